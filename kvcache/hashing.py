@@ -1,0 +1,61 @@
+"""Prefix keys: one number for each hash unit of a request, equal exactly where all tokens so far are equal.
+
+A server hashes each block's tokens together with the hash of the block before. A simulator may know
+more than tokens: a trace's prefix ids are such hashes already, and what a request generates is its
+own. So a key is an int from one of two ranges: ids (0 and up) for content that others may share, and
+negative numbers for content that is the request's own.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+__all__ = ["PrefixKeys", "hash_tokens", "keys_of_prefix_ids"]
+
+# Hash units of one request, at most: 2**26 units of 16 tokens are a billion tokens.
+_UNITS_PER_REQUEST = 1 << 26
+
+
+class PrefixKeys:
+    """The prefix keys of one request: some that others may share, then its own without end."""
+
+    __slots__ = ("_next_own", "_units")
+
+    def __init__(self, shared: Sequence[int], serial: int) -> None:
+        """`shared` are the keys of the first hash units; `serial` numbers the request, from 0."""
+        self._units = list(shared)
+        self._next_own = -(serial * _UNITS_PER_REQUEST) - 1
+
+    def first(self, num_units: int) -> list[int]:
+        """The keys of at least the first `num_units` hash units."""
+        units = self._units
+        missing = num_units - len(units)
+        if missing > 0:
+            units.extend(range(self._next_own, self._next_own - missing, -1))
+            self._next_own -= missing
+        return units
+
+
+def keys_of_prefix_ids(prefix_ids: Sequence[int], id_tokens: int, hash_unit: int) -> list[int]:
+    """The keys of all hash units that end within the whole blocks which `prefix_ids` name.
+
+    Each id stands for everything up to the end of its block of `id_tokens` tokens; `hash_unit` (tokens)
+    need not divide it: the key is then the id together with the place within its block.
+    """
+    num_units = len(prefix_ids) * id_tokens // hash_unit
+    last_token = (np.arange(num_units, dtype=np.int64) + 1) * hash_unit - 1
+    ids = np.asarray(prefix_ids, dtype=np.int64)
+    keys: list[int] = (ids[last_token // id_tokens] * id_tokens + last_token % id_tokens).tolist()
+    return keys
+
+
+def hash_tokens(tokens: Sequence[int], hash_unit: int) -> list[int]:
+    """Chained hashes of the full hash units of a token list: 63-bit numbers, the same in every process."""
+    keys = []
+    parent = b""
+    for end in range(hash_unit, len(tokens) + 1, hash_unit):
+        unit = np.asarray(tokens[end - hash_unit : end], dtype=np.int64).tobytes()
+        parent = blake2b(parent + unit, digest_size=8).digest()
+        keys.append(int.from_bytes(parent, "big") >> 1)
+    return keys

@@ -1,0 +1,134 @@
+"""From bytes to blocks: how many blocks a budget gives, and what a server can promise with them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, lcm
+
+from kvcache.errors import KVCacheError, PoolTooSmallError
+from kvcache.grouping import KVCacheGroup
+
+__all__ = ["KVCacheLayout", "block_sizes", "plan_layout"]
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class KVCacheLayout:
+    """The pool of one replica: its groups, and the blocks that they share."""
+
+    groups: tuple[KVCacheGroup, ...]
+    num_blocks: int
+    """Blocks of the pool, the null block included."""
+    max_model_len: int
+    """Tokens of the longest request that the server accepts, prompt and output."""
+    max_in_flight_tokens: int
+    """Tokens that can be scheduled but not yet settled."""
+
+    @cached_property
+    def bytes_per_block(self) -> int:
+        """Bytes behind one block id, over all layers of the largest group on one rank."""
+        return bytes_per_block(self.groups)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the whole pool on one rank."""
+        return self.num_blocks * self.bytes_per_block
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of `max_model_len` tokens that the pool holds, counting the null block, as a server prints it."""
+        return self.num_blocks / blocks_per_request(self.groups, self.max_model_len, self.max_in_flight_tokens)
+
+    @property
+    def kv_cache_tokens(self) -> int:
+        """The "GPU KV cache size" that a server prints: concurrency times `max_model_len`."""
+        return int(self.max_concurrency * self.max_model_len)
+
+
+def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
+    """Bytes behind one block id: what the largest group needs."""
+    return max(group.bytes_per_block for group in groups)
+
+
+def blocks_per_request(groups: Sequence[KVCacheGroup], num_tokens: int, max_in_flight_tokens: int) -> int:
+    """Blocks that one request of `num_tokens` can hold at most, over all groups."""
+    return sum(group.spec.max_blocks_per_request(num_tokens, max_in_flight_tokens) for group in groups)
+
+
+def plan_layout(
+    groups: Sequence[KVCacheGroup],
+    *,
+    kv_cache_bytes: int | None = None,
+    num_blocks: int | None = None,
+    max_model_len: int,
+    max_in_flight_tokens: int,
+) -> KVCacheLayout:
+    """The pool for a budget of `kv_cache_bytes` on one rank, or for a stated number of blocks.
+
+    Raises PoolTooSmallError where a server would refuse to start, because a request of
+    `max_model_len` tokens would not fit beside the null block.
+    """
+    if not groups:
+        return KVCacheLayout((), 1, max_model_len, max_in_flight_tokens)
+    block_bytes = bytes_per_block(groups)
+    if num_blocks is not None:
+        kv_cache_bytes = num_blocks * block_bytes
+    elif kv_cache_bytes is None:
+        raise ValueError("either kv_cache_bytes or num_blocks is needed")
+    else:
+        num_blocks = kv_cache_bytes // block_bytes
+    _check_longest_request_fits(groups, kv_cache_bytes - block_bytes, max_model_len, max_in_flight_tokens)
+    return KVCacheLayout(tuple(groups), num_blocks, max_model_len, max_in_flight_tokens)
+
+
+def _check_longest_request_fits(
+    groups: Sequence[KVCacheGroup], available_bytes: int, max_model_len: int, max_in_flight_tokens: int
+) -> None:
+    if available_bytes <= 0:
+        raise PoolTooSmallError("no memory is left for KV cache blocks")
+    block_bytes = bytes_per_block(groups)
+
+    def needed_bytes(num_tokens: int) -> int:
+        return block_bytes * blocks_per_request(groups, num_tokens, max_in_flight_tokens)
+
+    if needed_bytes(max_model_len) <= available_bytes:
+        return
+    longest = _largest_true(max_model_len, lambda num_tokens: needed_bytes(num_tokens) <= available_bytes)
+    advice = f"; the longest that fits is about {longest:,} tokens" if longest else ""
+    raise PoolTooSmallError(
+        f"a request of max_model_len {max_model_len:,} needs {needed_bytes(max_model_len) / GIB:.2f} GiB of KV cache,"
+        f" {available_bytes / GIB:.2f} GiB are available{advice}"
+    )
+
+
+def _largest_true(limit: int, fits) -> int:  # type: ignore[no-untyped-def]
+    """The largest n in 1..limit for which the downward-closed `fits` holds, or 0."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def block_sizes(groups: Sequence[KVCacheGroup], block_size: int, enable_prefix_caching: bool) -> tuple[int, int]:
+    """(scheduler block, hash unit) in tokens: the step in which hits are agreed on, and the one that is hashed.
+
+    Raises KVCacheError for block sizes that no common hash unit divides.
+    """
+    if len(groups) <= 1:
+        return block_size, block_size
+    sizes = [group.spec.block_size for group in groups]
+    common = lcm(*sizes)
+    if not enable_prefix_caching or any(getattr(group.spec, "cache_mode", "align") != "align" for group in groups):
+        return common, common
+    return common, gcd(*sizes)
+
+
+def check_block_sizes(groups: Sequence[KVCacheGroup], scheduler_block: int, hash_unit: int, caching: bool) -> None:
+    """Raise KVCacheError where these block sizes do not fit together."""
+    for group in groups:
+        if scheduler_block % group.spec.block_size:
+            raise KVCacheError(f"a block of {group.spec.block_size} tokens does not divide one of {scheduler_block}")
+        if caching and group.spec.block_size % hash_unit:
+            raise KVCacheError(f"hash unit {hash_unit} does not divide a block of {group.spec.block_size} tokens")

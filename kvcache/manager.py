@@ -1,0 +1,208 @@
+"""`KVCacheManager`: the verbs that a scheduler needs.
+
+`find_hit` asks what need not be computed, `admit` gives a new request its slots, `extend` gives a
+running one more, `free` takes them all back. Shortage is an answer: `admit` and `extend` return
+False and change nothing that matters.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcache.block_pool import BlockPool
+from kvcache.coordinator import PrefixHit, coordinator_for
+from kvcache.errors import KVCacheError
+from kvcache.grouping import KVCacheGroup
+from kvcache.hashing import PrefixKeys
+from kvcache.layout import KVCacheLayout, block_sizes
+from kvcache.managers import NEVER, BlockTable, CachePolicy, managers_for
+
+__all__ = ["CacheSettings", "KVCacheManager", "RequestBlocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """What a server's flags say about its KV cache; the defaults are vLLM's."""
+
+    block_size: int = 16
+    enable_prefix_caching: bool = True
+    prefix_cache_retention_interval: int | None = 0
+    """Tokens between the windows and states that are kept for hits; None keeps all ("dense")."""
+    watermark: float = 0.0
+    """Share of the pool that a newly admitted request must leave free, while others run."""
+
+
+class RequestBlocks:
+    """What the manager knows of one request: its prefix keys and its block tables."""
+
+    __slots__ = ("cached_tokens", "junction", "keys", "prompt_tokens", "tables")
+
+    def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: list[BlockTable]) -> None:
+        self.keys = keys
+        self.prompt_tokens = prompt_tokens
+        self.tables = tables
+        self.junction = 0
+        """Tokens after which other requests were seen to part from this one; 0 if none were."""
+        self.cached_tokens = 0
+        """Tokens that have been looked at for caching."""
+
+
+class KVCacheManager:
+    """All blocks of one replica, and who holds them."""
+
+    def __init__(self, layout: KVCacheLayout, settings: CacheSettings) -> None:
+        """Raise KVCacheError for settings that a server refuses with these layers."""
+        groups = layout.groups
+        self.layout = layout
+        self.settings = settings
+        self.scheduler_block, self.hash_unit = block_sizes(groups, settings.block_size, settings.enable_prefix_caching)
+        policy = CachePolicy(self.hash_unit, self.scheduler_block, settings.prefix_cache_retention_interval)
+        self._check(groups, policy)
+        self.pool = BlockPool(layout.num_blocks, len(groups))
+        self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
+        self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
+        self._watermark_blocks = int(settings.watermark * layout.num_blocks)
+        self._step_of_caching = self.scheduler_block if self.coordinator.caches else NEVER
+        self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
+
+    def _check(self, groups: Sequence[KVCacheGroup], policy: CachePolicy) -> None:
+        caching = self.settings.enable_prefix_caching
+        for group in groups:
+            size = group.spec.block_size
+            if policy.alignment % size or (caching and size % policy.hash_unit):
+                raise KVCacheError(
+                    f"blocks of {size} tokens do not fit beside a hash unit of {policy.hash_unit}"
+                    f" and hits in steps of {policy.alignment} tokens"
+                )
+            if caching and group.spec.kind == "chunked" and size != policy.alignment:
+                raise KVCacheError("chunked local attention needs the same block size in all groups")
+        interval = policy.retention_interval
+        if not interval:
+            return
+        if not any(group.spec.kind in ("sliding", "mamba") for group in groups):
+            raise KVCacheError(
+                "prefix_cache_retention_interval must be 0: no layer has a sliding window or a Mamba state"
+            )
+        if interval < 0 or interval % policy.alignment:
+            raise KVCacheError(
+                f"prefix_cache_retention_interval must be a multiple of {policy.alignment} tokens, got {interval}"
+            )
+
+    # The verbs.
+
+    def new_request(self, keys: PrefixKeys, prompt_tokens: int) -> RequestBlocks:
+        """A request with empty tables. `keys` are the prefix keys of its tokens, prompt and output."""
+        return RequestBlocks(keys, prompt_tokens, [manager.new_table() for manager in self.managers])
+
+    def new_step(self) -> None:
+        """A new step is being planned: what the step before wrote can be read."""
+        for manager in self._state_managers:
+            manager.new_step()
+
+    def find_hit(self, blocks: RequestBlocks, num_tokens: int) -> int:
+        """Tokens of a request of `num_tokens` known tokens that need not be computed.
+
+        At least one token is always left to compute, so that there is something to sample from.
+        """
+        if not self.coordinator.caches:
+            return 0
+        max_tokens = num_tokens - 1
+        hit: PrefixHit = self.coordinator.find_hit(blocks.keys.first(max_tokens // self.hash_unit), max_tokens)
+        blocks.junction = hit.junction
+        return hit.num_tokens
+
+    def can_read(self, blocks: RequestBlocks, hit_tokens: int) -> bool:
+        """Whether a hit can be read in this step: a Mamba state that the step itself writes cannot."""
+        if not hit_tokens:
+            return True
+        keys = blocks.keys.first(hit_tokens // self.hash_unit)
+        return all(manager.may_take_hit(keys, hit_tokens) for manager in self._state_managers)
+
+    def admit(
+        self, blocks: RequestBlocks, hit_tokens: int, num_tokens: int, *, reserve_tokens: int = 0, alone: bool = False
+    ) -> bool:
+        """Give a request slots for its first `num_tokens`, of which `hit_tokens` are a hit just found.
+
+        With `reserve_tokens` the blocks for so many tokens must be free beside the hit, though only those for
+        `num_tokens` are taken. A watermark is left free unless the request runs `alone`.
+        """
+        if not self.can_read(blocks, hit_tokens):
+            return False
+        keys = blocks.keys.first(num_tokens // self.hash_unit) if self.coordinator.caches else ()
+        managers = self.managers
+        room = self.pool.num_free - (0 if alone else self._watermark_blocks)
+        if reserve_tokens:
+            reserved = sum(m.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for m in managers)
+            if reserved > room:
+                return False
+        else:
+            reserved = 0
+        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in managers)
+        needed = max(needed, reserved)
+        if needed > room:
+            return False
+        if hit_tokens:
+            hits = [manager.hit_blocks(keys, hit_tokens) for manager in managers]
+            if needed + sum(map(self.pool.num_free_among, hits)) > room:
+                return False
+            for manager, table, hit in zip(managers, blocks.tables, hits, strict=True):
+                manager.take_hit(table, hit, hit_tokens)
+        for manager, table in zip(managers, blocks.tables, strict=True):
+            manager.extend(table, num_tokens)
+        self.cache(blocks, num_tokens)
+        return True
+
+    def extend(self, blocks: RequestBlocks, num_processed: int, num_tokens: int) -> bool:
+        """Give a running request slots up to `num_tokens`, after giving back what `num_processed` settled tokens left.
+
+        What has left a window is given back even where the answer is False.
+        """
+        tables = blocks.tables
+        needed = 0
+        for manager, table in zip(self.managers, tables, strict=True):
+            manager.free_unneeded(table, num_processed)
+            needed += manager.num_new_blocks(table, num_tokens)
+        if needed:
+            if needed > self.pool.num_free:
+                return False
+            for manager, table in zip(self.managers, tables, strict=True):
+                manager.extend(table, num_tokens)
+        return True
+
+    def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:
+        """Hash what the first `num_tokens` fill, so that other requests can hit it."""
+        num_tokens = self.coordinator.num_cacheable(num_tokens)
+        if not num_tokens:
+            return
+        keys = blocks.keys.first(num_tokens // self.hash_unit)
+        for manager, table in zip(self.managers, blocks.tables, strict=True):
+            manager.cache(table, keys, num_tokens, blocks.prompt_tokens, blocks.junction)
+        blocks.cached_tokens = num_tokens
+
+    def free(self, blocks: RequestBlocks) -> None:
+        """Take back all blocks of a request that is finished or preempted; its tables are empty again."""
+        for manager, table in zip(self.managers, blocks.tables, strict=True):
+            manager.free(table)
+        blocks.tables = [manager.new_table() for manager in self.managers]
+        blocks.cached_tokens = 0
+        blocks.junction = 0
+
+    def next_event(self, blocks: RequestBlocks) -> int:
+        """The fewest computed tokens at which a decoding request's tables change.
+
+        Until then `extend` and `cache` have nothing to do for it.
+        """
+        event = (blocks.cached_tokens // self._step_of_caching + 1) * self._step_of_caching - 1
+        for manager, table in zip(self.managers, blocks.tables, strict=True):
+            event = min(event, manager.next_event(table))
+        return event
+
+    # Looking in.
+
+    def check_integrity(self, requests: Sequence[RequestBlocks]) -> None:
+        """Raise InvariantError if pool, hashes and the tables of all living `requests` contradict each other."""
+        holders: Counter[int] = Counter()
+        for blocks in requests:
+            for manager, table in zip(self.managers, blocks.tables, strict=True):
+                holders.update(manager.held_blocks(table))
+        self.pool.check_integrity(dict(holders))

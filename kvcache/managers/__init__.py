@@ -1,0 +1,52 @@
+"""One manager per attention type, each in its own file.
+
+Read `base` first (block tables, taking and giving back), then `full` and `sliding` (the two rules
+that most models need), then `chunked` and `mamba`.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from kvcache.block_pool import BlockPool
+from kvcache.grouping import KVCacheGroup
+from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
+from kvcache.managers.chunked import ChunkedLocalManager
+from kvcache.managers.full import FullAttentionManager
+from kvcache.managers.mamba import MambaAlignManager, MambaManager, mamba_manager
+from kvcache.managers.sliding import SlidingWindowManager
+
+__all__ = [
+    "NEVER",
+    "BlockTable",
+    "CachePolicy",
+    "ChunkedLocalManager",
+    "FullAttentionManager",
+    "MambaAlignManager",
+    "MambaManager",
+    "SingleTypeManager",
+    "SlidingWindowManager",
+    "managers_for",
+]
+
+_MANAGER_OF_KIND: dict[str, Callable[..., SingleTypeManager]] = {
+    "full": FullAttentionManager,
+    "mla": FullAttentionManager,
+    "sliding": SlidingWindowManager,
+    "chunked": ChunkedLocalManager,
+    "mamba": mamba_manager,
+}
+
+
+def managers_for(
+    groups: Sequence[KVCacheGroup], pool: BlockPool, policy: CachePolicy, max_model_len: int, max_in_flight_tokens: int
+) -> tuple[SingleTypeManager, ...]:
+    """One manager for each run of groups with the same spec, in the order of the groups."""
+    managers = []
+    first = 0
+    for spec, members in groupby(groups, key=lambda group: group.spec):
+        size = len(list(members))
+        manager = _MANAGER_OF_KIND[spec.kind]
+        most_blocks = spec.max_blocks_per_request(max_model_len, max_in_flight_tokens)
+        managers.append(manager(spec, range(first, first + size), pool, policy, most_blocks))
+        first += size
+    return tuple(managers)

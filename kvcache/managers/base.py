@@ -1,0 +1,261 @@
+"""What all attention types share: a block table whose beginning may no longer be needed.
+
+```
+positions of one request's blocks in one group
+ 0 ........... first_held ........... num_cached ........... num_blocks
+ | null blocks | looked at for caching | not full, or just taken |
+```
+
+A manager serves all groups of one spec. They always hold the same positions, so one table with
+`num_groups` ids for each position stands for all of them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvcache.block_pool import BlockPool
+from kvcache.specs import KVCacheSpec, cdiv
+
+__all__ = ["NEVER", "BlockTable", "CachePolicy", "SingleTypeManager"]
+
+NEVER = 1 << 62
+"""A number of computed tokens that no request reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePolicy:
+    """In what steps prefixes are hashed, hit and retained; the same for all managers of a pool."""
+
+    hash_unit: int
+    """Tokens that one prefix key covers."""
+    alignment: int
+    """Tokens of which every hit is a multiple."""
+    retention_interval: int | None = 0
+    """Tokens between windows or states that are kept for later hits; None keeps all, 0 none but the prompt's end."""
+
+
+class BlockTable:
+    """The blocks of one request in the groups of one manager."""
+
+    __slots__ = ("first_held", "hashed", "ids", "num_cached")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        """Block ids from position `first_held` on, one per group for each position."""
+        self.first_held = 0
+        self.num_cached = 0
+        """Positions below it have been looked at for caching."""
+        self.hashed: list[tuple[int, int]] = []
+        """Ranges of positions whose blocks were hashed; ascending and disjoint."""
+
+    def mark_hashed(self, start: int, end: int) -> None:
+        """Remember that the blocks at positions `start` to `end` (exclusive) are hashed."""
+        ranges = self.hashed
+        while ranges and ranges[-1][1] >= start:
+            first, last = ranges.pop()
+            start, end = min(start, first), max(end, last)
+        ranges.append((start, end))
+
+    def split(self, start: int, end: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(hashed, unhashed) ranges within positions `start` to `end`, both ascending."""
+        hashed: list[tuple[int, int]] = []
+        unhashed: list[tuple[int, int]] = []
+        for first, last in self.hashed:
+            first, last = max(first, start), min(last, end)
+            if first < last:
+                if start < first:
+                    unhashed.append((start, first))
+                hashed.append((first, last))
+                start = last
+        if start < end:
+            unhashed.append((start, end))
+        return hashed, unhashed
+
+
+class SingleTypeManager(ABC):
+    """Block tables and prefix hits of one attention type.
+
+    A subclass says which tokens are still needed, what counts as a hit, and what is worth caching.
+    """
+
+    gives_blocks_back: ClassVar[bool] = False
+    """Whether a request can be longer than what it ever holds, so that `max_blocks` bounds its need."""
+
+    def __init__(
+        self, spec: KVCacheSpec, groups: range, pool: BlockPool, policy: CachePolicy, max_blocks: int
+    ) -> None:
+        self.spec = spec
+        self.block_size = spec.block_size
+        self.groups = groups
+        self.num_groups = len(groups)
+        self.pool = pool
+        self.policy = policy
+        self.max_blocks = max_blocks
+        self.units_per_block = max(1, spec.block_size // policy.hash_unit)
+        self.prefix_maps = tuple(pool.prefix_maps[group] for group in groups)
+
+    # What differs by attention type.
+
+    @abstractmethod
+    def first_needed_token(self, num_computed: int) -> int:
+        """The first token that the query at position `num_computed` still reads."""
+
+    @abstractmethod
+    def computed_when_unneeded(self, position: int) -> int:
+        """The fewest computed tokens at which the block at `position` is no longer needed."""
+
+    @abstractmethod
+    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+        """Tokens of the longest prefix, up to `max_tokens`, that this type can resume from.
+
+        `keys` holds the prefix key of each hash unit, at least `max_tokens // hash_unit` of them.
+        """
+
+    def retained(self, start: int, end: int, boundaries: Collection[int]) -> Iterable[tuple[int, int]]:
+        """Ranges of positions from `start` to `end` that are worth caching; all, unless a type says otherwise.
+
+        `boundaries` are the tokens after which another request is expected to continue.
+        """
+        yield start, end
+
+    # Looking up.
+
+    def block_keys(self, keys: Sequence[int], start: int, end: int) -> Sequence[int]:
+        """The prefix keys of the blocks at positions `start` to `end`."""
+        units = self.units_per_block
+        return keys[start:end] if units == 1 else keys[(start + 1) * units - 1 : end * units : units]
+
+    def is_cached(self, key: int) -> bool:
+        """Whether every group has a block for the key."""
+        return all(key in prefixes for prefixes in self.prefix_maps)
+
+    def first_hit_position(self, hit_tokens: int) -> int:
+        """The first block that a request which resumes after `hit_tokens` needs."""
+        return max(0, self.first_needed_token(hit_tokens)) // self.block_size
+
+    def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
+        """Ids of the cached blocks that a hit of `hit_tokens` holds, in table order."""
+        hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
+        if self.num_groups == 1:
+            return list(map(self.prefix_maps[0].__getitem__, hit_keys))
+        return [prefixes[key] for key in hit_keys for prefixes in self.prefix_maps]
+
+    def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
+        """Whether the blocks of a hit can be read in this very step."""
+        return True
+
+    # Counting.
+
+    def num_blocks(self, table: BlockTable) -> int:
+        """Positions in the table, null blocks included."""
+        return table.first_held + len(table.ids) // self.num_groups
+
+    def num_blocks_at_admission(self, num_tokens: int, hit_tokens: int, capped: bool) -> int:
+        """Blocks to take for a new request of `num_tokens` slots beside those of its hit.
+
+        `capped` asks for the whole request at once and knows that a window gives blocks back on the way.
+        """
+        required = cdiv(num_tokens, self.block_size)
+        if capped and self.gives_blocks_back:
+            required = min(required, self.max_blocks)
+        have = max(self.first_needed_token(hit_tokens) // self.block_size, hit_tokens // self.block_size)
+        return max(required - have, 0) * self.num_groups
+
+    def num_new_blocks(self, table: BlockTable, num_tokens: int) -> int:
+        """Blocks to take so that the table has slots for `num_tokens`."""
+        return max(cdiv(num_tokens, self.block_size) - self.num_blocks(table), 0) * self.num_groups
+
+    # Changing tables.
+
+    def new_table(self) -> BlockTable:
+        """An empty table for one request."""
+        return BlockTable()
+
+    def take_hit(self, table: BlockTable, blocks: list[int], hit_tokens: int) -> None:
+        """Start an empty table with the cached `blocks` of a hit."""
+        self.pool.touch(blocks)
+        end = hit_tokens // self.block_size
+        table.ids = blocks
+        table.num_cached = end
+        table.first_held = end - len(blocks) // self.num_groups
+        if blocks:
+            table.mark_hashed(table.first_held, end)
+
+    def extend(self, table: BlockTable, num_tokens: int) -> None:
+        """Take blocks until the table has slots for `num_tokens`."""
+        num_new = cdiv(num_tokens, self.block_size) - self.num_blocks(table)
+        if num_new <= 0:
+            return
+        num_groups = self.num_groups
+        taken = self.pool.take(num_new * num_groups)
+        if num_new == 1 or num_groups == 1:
+            table.ids += taken
+            return
+        by_position = [0] * len(taken)
+        for nth in range(num_groups):  # each group takes its blocks in turn
+            by_position[nth::num_groups] = taken[nth * num_new : (nth + 1) * num_new]
+        table.ids += by_position
+
+    def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
+        """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
+        end = min(self.first_needed_token(num_processed) // self.block_size, self.num_blocks(table))
+        if end > table.first_held:
+            self._release(table, end)
+            del table.ids[: (end - table.first_held) * self.num_groups]
+            table.first_held = end
+
+    def free(self, table: BlockTable) -> None:
+        """Give back all blocks, so that the beginning of the request is reused last."""
+        if table.ids:
+            self._release(table, self.num_blocks(table))
+
+    def _release(self, table: BlockTable, end: int) -> None:
+        first, num_groups, ids, pool = table.first_held, self.num_groups, table.ids, self.pool
+        hashed, unhashed = table.split(first, end)
+        for nth in range(num_groups):
+            for start, stop in unhashed:
+                pool.put_unhashed(ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups])
+            for start, stop in reversed(hashed):
+                blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
+                blocks.reverse()
+                pool.put_hashed(blocks)
+
+    def cache(self, table: BlockTable, keys: Sequence[int], num_tokens: int, prompt_tokens: int, junction: int) -> None:
+        """Hash the full blocks among the first `num_tokens` that may be hit later.
+
+        `prompt_tokens` tells where the same prompt would resume, `junction` (or 0) where requests were
+        seen to part.
+        """
+        end = num_tokens // self.block_size
+        if end <= table.num_cached:
+            return
+        boundaries = (prompt_tokens - 1, junction) if junction else (prompt_tokens - 1,)
+        for start, stop in self.retained(table.num_cached, end, boundaries):
+            start = max(start, table.first_held)
+            if start < stop:
+                self._hash(table, keys, start, stop)
+        table.num_cached = end
+
+    def _hash(self, table: BlockTable, keys: Sequence[int], start: int, stop: int) -> None:
+        block_keys = self.block_keys(keys, start, stop)
+        num_groups, first = self.num_groups, table.first_held
+        for nth, group in enumerate(self.groups):
+            ids = table.ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
+            self.pool.hash_blocks(group, block_keys, ids)
+        table.mark_hashed(start, stop)
+
+    # Time.
+
+    def next_event(self, table: BlockTable) -> int:
+        """The fewest computed tokens at which a decoding request's table has a block to take or to give back."""
+        take = self.num_blocks(table) * self.block_size
+        return min(take, self.computed_when_unneeded(table.first_held)) if table.ids else take
+
+    def new_step(self) -> None:
+        """A new step is being planned."""
+
+    def held_blocks(self, table: BlockTable) -> Iterator[int]:
+        """Ids of all blocks in the table, null blocks left out."""
+        return iter(table.ids)

@@ -1,0 +1,49 @@
+"""Chunked local attention: only the current chunk is needed, so every chunk's edge is a place to resume."""
+
+from collections.abc import Sequence
+
+from kvcache.block_pool import BlockPool
+from kvcache.managers.base import CachePolicy, SingleTypeManager
+from kvcache.specs import ChunkedLocalSpec, cdiv
+
+__all__ = ["ChunkedLocalManager"]
+
+
+class ChunkedLocalManager(SingleTypeManager):
+    """Attention within chunks of `chunk` tokens (Llama-4)."""
+
+    gives_blocks_back = True
+
+    def __init__(
+        self, spec: ChunkedLocalSpec, groups: range, pool: BlockPool, policy: CachePolicy, max_blocks: int
+    ) -> None:
+        super().__init__(spec, groups, pool, policy, max_blocks)
+        self.chunk = spec.chunk
+
+    def first_needed_token(self, num_computed: int) -> int:
+        """The first token of the next query's chunk."""
+        return num_computed // self.chunk * self.chunk
+
+    def computed_when_unneeded(self, position: int) -> int:
+        """When the chunk in which the block ends is complete."""
+        return cdiv((position + 1) * self.block_size, self.chunk) * self.chunk
+
+    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+        """Everything before the current chunk for nothing, then the run of cached blocks within it."""
+        first = self.first_needed_token(max_tokens) // self.block_size
+        last = max_tokens // self.block_size
+        for position, key in enumerate(self.block_keys(keys, first, last), first):
+            if not self.is_cached(key):
+                return position * self.block_size
+        return last * self.block_size
+
+    def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
+        """Ids of the cached blocks of the current chunk.
+
+        None where the hit ends in the block that a later chunk begins in: what lies before that
+        chunk was passed over, not looked up.
+        """
+        hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
+        if not all(map(self.is_cached, hit_keys)):
+            return []
+        return super().hit_blocks(keys, hit_tokens)

@@ -1,0 +1,73 @@
+"""Sliding window: the last `window` tokens stay needed, and any cached window is a place to resume."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from kvcache.block_pool import BlockPool
+from kvcache.managers.base import CachePolicy, SingleTypeManager
+from kvcache.specs import SlidingWindowSpec, cdiv
+
+__all__ = ["SlidingWindowManager"]
+
+
+class SlidingWindowManager(SingleTypeManager):
+    """Attention to the last `window` tokens."""
+
+    gives_blocks_back = True
+
+    def __init__(
+        self, spec: SlidingWindowSpec, groups: range, pool: BlockPool, policy: CachePolicy, max_blocks: int
+    ) -> None:
+        super().__init__(spec, groups, pool, policy, max_blocks)
+        self.window = spec.window
+        # The next query sees itself and the window - 1 tokens before it.
+        self.blocks_for_hit = cdiv(spec.window - 1, spec.block_size)
+
+    def first_needed_token(self, num_computed: int) -> int:
+        """The first token of the next query's window."""
+        return max(0, num_computed - self.window + 1)
+
+    def computed_when_unneeded(self, position: int) -> int:
+        """When the window has moved past the block's last token."""
+        return (position + 1) * self.block_size + self.window - 1
+
+    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+        """The last cached window, or a run of cached blocks from the start, whichever ends last.
+
+        Both end on the alignment. Searched from the right; a missing block rules out every window
+        that contains it, so each window is probed from its left edge and a miss skips as far as possible.
+        """
+        need, step = max(1, self.blocks_for_hit), self.policy.alignment // self.block_size
+        block_keys = self.block_keys(keys, 0, max_tokens // self.block_size)
+        end = len(block_keys) // step * step
+        while end > 0:
+            start = max(0, end - need)
+            missing = self._missing_before(block_keys, start, end)
+            if missing is None:
+                return end * self.block_size
+            end = missing // step * step
+        return 0
+
+    def _missing_before(self, block_keys: Sequence[int], start: int, end: int) -> int | None:
+        """A position without an entry, such that no window that ends after it is cached whole."""
+        if not self.is_cached(block_keys[start]):
+            return start  # the likeliest miss, and it skips furthest
+        for position in range(end - 1, start, -1):
+            if not self.is_cached(block_keys[position]):
+                return position
+        return None
+
+    def retained(self, start: int, end: int, boundaries: Collection[int]) -> Iterable[tuple[int, int]]:
+        """The window before each boundary, and before each multiple of the retention interval."""
+        alignment, interval, need = self.policy.alignment, self.policy.retention_interval, self.blocks_for_hit
+        segment = (alignment if interval is None else interval) // self.block_size
+        if interval != 0 and need >= segment:
+            yield start, end
+            return
+        edges = set() if interval is None else {edge // alignment * alignment // self.block_size for edge in boundaries}
+        if segment:
+            edges.update(range((start // segment + 1) * segment, end + need, segment))
+        for edge in sorted(edges):
+            first, last = max(start, edge - need), min(end, edge)
+            if first < last:
+                yield first, last
+                start = last

@@ -1,0 +1,95 @@
+"""Llama 4: three layers that attend within chunks, then one of full attention; experts.
+
+The figures are those of the text model; the vision tower is not counted.
+"""
+
+from models_configs.attention import ChunkedAttention, FullAttention
+from models_configs.families.common import read_heads
+from models_configs.families.sources import aiconfigurator
+from models_configs.mlp import DenseMLP, MixtureOfExperts
+from models_configs.model import Layer
+from models_configs.parts import AttentionPart, MLPPart
+from models_configs.published import Confidence, Family, HFConfig, Published
+
+__all__ = ["FAMILY"]
+
+
+def _layers(config: HFConfig) -> tuple[Layer, ...]:
+    hidden_size = config.integer("hidden_size")
+    heads = read_heads(config)  # `use_qk_norm` is a norm without weights
+    chunked, full = ChunkedAttention(heads, chunk=config.integer("attention_chunk_size")), FullAttention(heads)
+    dense = DenseMLP(hidden_size=hidden_size, intermediate_size=config.integer("intermediate_size_mlp"))
+    experts = MixtureOfExperts(
+        hidden_size=hidden_size,
+        expert_size=config.integer("intermediate_size"),
+        num_experts=config.integer("num_local_experts"),
+        top_k=config.integer("num_experts_per_tok"),
+        shared_expert_size=config.integer("intermediate_size"),
+    )
+    # layers without rotary positions attend to everything
+    full_period = config.integer("no_rope_layer_interval", default=4)
+    expert_period = config.integer("interleave_moe_layer_step")
+
+    def layer(index: int) -> Layer:
+        attention: AttentionPart = chunked if (index + 1) % full_period else full
+        mlp: MLPPart = dense if (index + 1) % expert_period else experts
+        return Layer(attention=attention, mlp=mlp, norm_parameters=2 * hidden_size)
+
+    return tuple(layer(index) for index in range(config.integer("num_hidden_layers")))
+
+
+_LLAMA_4 = {
+    "model_type": "llama4_text",
+    "num_hidden_layers": 48,
+    "hidden_size": 5120,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "attention_chunk_size": 8192,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_experts_per_tok": 1,
+    "vocab_size": 202048,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+_EXCEPTIONS = {
+    "no_rope_layer_interval": f"transformers Llama4TextConfig: {Confidence.CLASS_DEFAULT}",
+    "tie_word_embeddings": f"transformers Llama4TextConfig: {Confidence.CLASS_DEFAULT}",
+}
+
+FAMILY = Family(
+    model_types=("llama4_text",),
+    layers=_layers,
+    published=(
+        Published(
+            name="llama-4-scout",
+            hf_id="meta-llama/Llama-4-Scout-17B-16E-Instruct",
+            same_shape=("meta-llama/Llama-4-Scout-17B-16E",),
+            config={
+                **_LLAMA_4,
+                "num_local_experts": 16,
+                "interleave_moe_layer_step": 1,
+                "max_position_embeddings": 10485760,
+            },
+            source=aiconfigurator("meta-llama/Llama-4-Scout-17B-16E-Instruct"),
+            confidence=Confidence.CONFIG,
+            exceptions=_EXCEPTIONS,
+        ),
+        Published(
+            name="llama-4-maverick",
+            hf_id="meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+            same_shape=("meta-llama/Llama-4-Maverick-17B-128E",),
+            config={
+                **_LLAMA_4,
+                "num_local_experts": 128,
+                "interleave_moe_layer_step": 2,
+                "max_position_embeddings": 1048576,
+            },
+            source=aiconfigurator("meta-llama/Llama-4-Maverick-17B-128E-Instruct"),
+            confidence=Confidence.CONFIG,
+            exceptions=_EXCEPTIONS,
+        ),
+    ),
+)

@@ -1,0 +1,192 @@
+"""One frozen description of a model: what each layer keeps, weighs and computes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvcache.specs import DTYPE_BYTES, KVCacheSpec, cdiv
+from models_configs.parts import AttentionPart, KVCacheOptions, MixingCost, MLPPart, Routing
+from models_configs.reach import Everything, Reach
+
+__all__ = ["Layer", "Model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """An attention part and an MLP part, with the norms around them."""
+
+    attention: AttentionPart
+    mlp: MLPPart
+    norm_parameters: int
+    """Weights of the layer's norms over the hidden size; every rank holds them."""
+
+    def num_parameters(self, tensor_parallel: int = 1) -> int:
+        """Weights on one rank."""
+        return (
+            self.attention.num_parameters(tensor_parallel)
+            + self.norm_parameters
+            + self.mlp.num_parameters(tensor_parallel)
+        )
+
+    def num_shared_parameters(self, tensor_parallel: int = 1) -> int:
+        """Weights on one rank that every token passes: all but the routed experts."""
+        routing = self.mlp.routing(1, tensor_parallel)
+        routed = routing.num_experts * routing.expert_parameters if routing else 0
+        return self.num_parameters(tensor_parallel) - routed
+
+    def num_active_parameters(self, tensor_parallel: int = 1) -> int:
+        """Weights on one rank that one token passes: with routed experts, those of its choice."""
+        routing = self.mlp.routing(1, tensor_parallel)
+        routed = routing.top_k * routing.expert_parameters if routing else 0
+        return self.num_shared_parameters(tensor_parallel) + routed
+
+    def linear_flops_per_token(self, tensor_parallel: int = 1) -> int:
+        """A multiplication and an addition for each weight that a token passes, on one rank."""
+        return 2 * self.num_active_parameters(tensor_parallel)
+
+    def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
+        """Bytes of the weights on one rank, where unquantized ones take `element_bytes` each."""
+        unquantized = self.attention.num_parameters(tensor_parallel) + self.norm_parameters
+        return unquantized * element_bytes + self.mlp.weight_bytes(element_bytes, tensor_parallel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A language model as it is served; of a multimodal one the text model alone."""
+
+    name: str
+    """Short and in lower case: how the catalogue and the command line know it."""
+    hf_id: str
+    """Repository on Hugging Face."""
+    layers: tuple[Layer, ...]
+    hidden_size: int
+    vocab_size: int
+    tie_embeddings: bool
+    """One matrix serves as token embedding and as output head."""
+    max_model_len: int
+    """Longest context, in tokens."""
+    dtype: str
+    """Of unquantized weights and of activations."""
+    source: str
+    """Where the figures come from."""
+    confidence: str
+
+    def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError(f"{self.name} has no layers")
+        if self.dtype not in DTYPE_BYTES:
+            raise ValueError(f"{self.name}: unknown dtype {self.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one unquantized weight or activation."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """The distinct windows and chunks of the layers, in order of first appearance; full attention is not one."""
+        everything = Everything()
+        reaches = dict.fromkeys(layer.attention.reach for layer in self.layers)
+        return tuple(reach for reach in reaches if reach != everything)
+
+    # Weights
+
+    def embedding_parameters(self, tensor_parallel: int = 1) -> int:
+        """Weights of one embedding or output matrix on one rank: the vocabulary is split."""
+        return cdiv(self.vocab_size, tensor_parallel) * self.hidden_size
+
+    def _outer_parameters(self, tensor_parallel: int) -> int:
+        num_matrices = 1 if self.tie_embeddings else 2
+        return num_matrices * self.embedding_parameters(tensor_parallel) + self.hidden_size  # the final norm
+
+    @property
+    def num_parameters(self) -> int:
+        """All weights."""
+        return self._outer_parameters(1) + sum(layer.num_parameters() for layer in self.layers)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Weights that one token passes, embeddings included: all but the experts not chosen."""
+        return self._outer_parameters(1) + sum(layer.num_active_parameters() for layer in self.layers)
+
+    def weight_bytes(self, tensor_parallel: int = 1) -> int:
+        """Bytes of the weights on one of `tensor_parallel` ranks, as published.
+
+        Heads, channels, MLPs, experts and the vocabulary are split; norms and routers are on every
+        rank. Raises ValueError where the heads or channels cannot be split evenly.
+        """
+        layers = sum(layer.weight_bytes(self.element_bytes, tensor_parallel) for layer in self.layers)
+        return self._outer_parameters(tensor_parallel) * self.element_bytes + layers
+
+    def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
+        """What loading adds to `weight_bytes` on one rank, because kernels want quantized experts in round sizes."""
+        return sum(layer.mlp.kernel_padding_bytes(tensor_parallel) for layer in self.layers)
+
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether every layer's heads or channels can be split evenly over so many ranks."""
+        return all(layer.attention.shard_units % tensor_parallel == 0 for layer in self.layers)
+
+    def routings(self, tensor_parallel: int = 1) -> Iterable[Routing]:
+        """The routed experts of each layer that has some, on one rank."""
+        for layer in self.layers:
+            if routing := layer.mlp.routing(self.element_bytes, tensor_parallel):
+                yield routing
+
+    # What is kept for each request
+
+    def kv_cache_options(
+        self,
+        block_size: int = 16,
+        tensor_parallel: int = 1,
+        kv_cache_dtype: str = "auto",
+        mamba_cache_dtype: str = "auto",
+        mamba_ssm_cache_dtype: str = "auto",
+        mamba_cache_mode: str = "none",
+    ) -> KVCacheOptions:
+        """The options with each "auto" resolved as vLLM does.
+
+        Keys, values and convolution states take the model's dtype, the recurrent state that of the
+        convolution; "fp8" means fp8_e4m3.
+        """
+        conv_dtype = self.dtype if mamba_cache_dtype == "auto" else mamba_cache_dtype
+        kv_dtype = {"auto": self.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
+        return KVCacheOptions(
+            block_size=block_size,
+            tensor_parallel=tensor_parallel,
+            kv_dtype=kv_dtype,
+            conv_dtype=conv_dtype,
+            ssm_dtype=conv_dtype if mamba_ssm_cache_dtype == "auto" else mamba_ssm_cache_dtype,
+            mamba_cache_mode=mamba_cache_mode,
+        )
+
+    def kv_cache_specs(
+        self,
+        block_size: int = 16,
+        tensor_parallel: int = 1,
+        kv_cache_dtype: str = "auto",
+        mamba_cache_dtype: str = "auto",
+        mamba_ssm_cache_dtype: str = "auto",
+        mamba_cache_mode: str = "none",
+    ) -> list[KVCacheSpec]:
+        """What each layer keeps on one rank, in layer order; a layer that keeps nothing has no entry.
+
+        `block_size` is in tokens. Blocks and states are raw: pages of unlike layers are made equal by
+        whoever groups them. Raises ValueError where the heads or channels cannot be split evenly over
+        the ranks, or a dtype is unknown.
+        """
+        options = self.kv_cache_options(
+            block_size, tensor_parallel, kv_cache_dtype, mamba_cache_dtype, mamba_ssm_cache_dtype, mamba_cache_mode
+        )
+        specs = (layer.attention.spec(options) for layer in self.layers)
+        return [spec for spec in specs if spec is not None]
+
+    def mixing_costs(self, options: KVCacheOptions) -> list[MixingCost]:
+        """What each layer does and moves to mix the tokens of one request, in layer order."""
+        return [layer.attention.mixing_cost(options) for layer in self.layers]
+
+    def activation_elements(self, tensor_parallel: int = 1) -> int:
+        """Numbers alive at once for one token in its most demanding layer on one rank, the residual stream included."""
+        widest = max(
+            max(layer.attention.activation_elements(tensor_parallel), layer.mlp.activation_elements(tensor_parallel))
+            for layer in self.layers
+        )
+        return widest + 2 * self.hidden_size  # the stream and the branch that will be added to it

@@ -1,0 +1,91 @@
+"""One replica in simulated time: decide, let time pass, settle."""
+
+from collections.abc import Generator
+from typing import Protocol
+
+import numpy as np
+import simpy
+from simpy.events import URGENT, Event
+
+from simulator.batch import Batch
+from simulator.latency import StepTimes
+from simulator.request import Request
+from simulator.scheduler import Scheduler
+
+__all__ = ["Inbox", "StepObserver", "run_replica", "wait_until"]
+
+Steps = Generator[Event, object, int]
+
+
+class StepObserver(Protocol):
+    """Whoever wants to see every step: a recorder, a test."""
+
+    def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
+        """A batch is about to run; the scheduler's plan and counters are as the server's at that moment."""
+
+    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
+        """The first `len(durations_s)` steps of the batch have run, [steps] seconds each; these requests ended."""
+
+
+class Inbox:
+    """Where requests reach a replica: straight into its waiting queue, waking it if it sleeps."""
+
+    def __init__(self, env: simpy.Environment, scheduler: Scheduler) -> None:
+        self._env = env
+        self._scheduler = scheduler
+        self._arrival: Event | None = None
+
+    def deliver(self, request: Request) -> None:
+        """A request arrives now."""
+        self._scheduler.add(request)
+        if self._arrival is not None:
+            self._arrival.succeed()
+            self._arrival = None
+
+    def next_arrival(self) -> Event:
+        """Happens with the next arrival."""
+        if self._arrival is None:
+            self._arrival = self._env.event()
+        return self._arrival
+
+    def let_pass(self, durations_s: np.ndarray) -> Steps:
+        """Wait for all steps, or for the end of the step in which a request arrives; gives back how many ran."""
+        if len(durations_s) == 1:
+            yield self._env.timeout(float(durations_s[0]))
+            return 1
+        start_s = self._env.now
+        ends_s = np.cumsum(durations_s)
+        all_steps = self._env.timeout(float(ends_s[-1]))
+        yield all_steps | self.next_arrival()
+        if all_steps.processed:
+            return len(durations_s)
+        # At equal times arrivals come before the step, so one that starts now is cut off too.
+        steps_done = int(np.searchsorted(ends_s, self._env.now - start_s)) + 1
+        yield self._env.timeout(max(0.0, start_s + float(ends_s[steps_done - 1]) - self._env.now))
+        return steps_done
+
+
+def run_replica(
+    env: simpy.Environment, scheduler: Scheduler, step_times: StepTimes, inbox: Inbox, observer: StepObserver
+) -> Generator[Event, object, None]:
+    """Serve one replica for ever."""
+    while True:
+        batch = scheduler.schedule(now_s=env.now)
+        if batch is None:
+            yield inbox.next_arrival()
+            continue
+        start_s = env.now
+        observer.planned(start_s, scheduler, batch)
+        durations_s = step_times.durations_s(batch)
+        steps_done = yield from inbox.let_pass(durations_s)
+        ended = scheduler.complete(batch, steps_done, now_s=env.now)
+        observer.settled(start_s, durations_s[:steps_done], batch, ended)
+
+
+def wait_until(env: simpy.Environment, time_s: float) -> Event:
+    """An event at `time_s` that comes before all steps that end at the same time."""
+    event = Event(env)
+    event._ok = True
+    event._value = None
+    env.schedule(event, priority=URGENT, delay=max(0.0, time_s - env.now))
+    return event
