@@ -36,6 +36,11 @@ class KVCacheGroup:
         """Bytes that the group's own layers take in one block."""
         return sum(self.layer_page_bytes) if self.layer_page_bytes else len(self.layers) * self.spec.page_bytes
 
+    @property
+    def content_bytes_per_block(self) -> int:
+        """The same without the padding of pages."""
+        return sum(self.layer_page_bytes) if self.layer_page_bytes else len(self.layers) * self.spec.content_bytes
+
 
 def group_layers(specs: Sequence[KVCacheSpec], hybrid: bool = True) -> list[KVCacheGroup]:
     """Split layers into groups whose blocks take equal bytes, as vLLM 0.32 does.

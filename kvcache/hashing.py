@@ -15,20 +15,34 @@ __all__ = ["PrefixKeys", "hash_tokens", "keys_of_prefix_ids"]
 
 # Hash units of one request, at most: 2**26 units of 16 tokens are a billion tokens.
 _UNITS_PER_REQUEST = 1 << 26
+# Prefix ids below it can be multiplied by any block size within 64 bits.
+_LARGEST_ID = 1 << 40
 
 
 class PrefixKeys:
     """The prefix keys of one request: some that others may share, then its own without end."""
 
-    __slots__ = ("_next_own", "_units")
+    __slots__ = ("_next_own", "_prefix_ids", "_units")
 
     def __init__(self, shared: Sequence[int], serial: int) -> None:
         """`shared` are the keys of the first hash units; `serial` numbers the request, from 0."""
         self._units = list(shared)
         self._next_own = -(serial * _UNITS_PER_REQUEST) - 1
+        self._prefix_ids: tuple[Sequence[int], int, int] | None = None
+
+    @classmethod
+    def of_prefix_ids(cls, prefix_ids: Sequence[int], id_tokens: int, hash_unit: int, serial: int) -> "PrefixKeys":
+        """The keys that a trace's prefix ids stand for; worked out when first asked for, not while it waits."""
+        keys = cls((), serial)
+        if prefix_ids:
+            keys._prefix_ids = (prefix_ids, id_tokens, hash_unit)
+        return keys
 
     def first(self, num_units: int) -> list[int]:
         """The keys of at least the first `num_units` hash units."""
+        if self._prefix_ids is not None:
+            self._units = keys_of_prefix_ids(*self._prefix_ids)
+            self._prefix_ids = None
         units = self._units
         missing = num_units - len(units)
         if missing > 0:
@@ -44,6 +58,9 @@ def keys_of_prefix_ids(prefix_ids: Sequence[int], id_tokens: int, hash_unit: int
     need not divide it: the key is then the id together with the place within its block.
     """
     num_units = len(prefix_ids) * id_tokens // hash_unit
+    if max(prefix_ids, default=0) >= _LARGEST_ID:  # numbers of any size, one by one
+        ends = range(hash_unit - 1, num_units * hash_unit, hash_unit)
+        return [prefix_ids[end // id_tokens] * id_tokens + end % id_tokens for end in ends]
     last_token = (np.arange(num_units, dtype=np.int64) + 1) * hash_unit - 1
     ids = np.asarray(prefix_ids, dtype=np.int64)
     keys: list[int] = (ids[last_token // id_tokens] * id_tokens + last_token % id_tokens).tolist()

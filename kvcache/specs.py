@@ -47,6 +47,10 @@ class KVCacheSpec(Protocol):
         """Tokens in one block."""
 
     @property
+    def content_bytes(self) -> int:
+        """Bytes of one block in one layer on one rank, without padding."""
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one block in one layer on one rank, padding included."""
 
@@ -311,6 +315,11 @@ class MambaSpec:
         return sum(prod(shape) * DTYPE_BYTES[dtype] for shape, dtype in zip(self.shapes, self.dtypes, strict=True))
 
     @property
+    def content_bytes(self) -> int:
+        """Bytes of one block without padding: one state."""
+        return self.state_bytes
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one block in one layer on one rank, padding included."""
         return self.state_bytes if self.padded_page_bytes is None else self.padded_page_bytes
@@ -318,6 +327,10 @@ class MambaSpec:
     def with_block_size(self, block_size: int) -> Self:
         """The same layer with a state every `block_size` tokens."""
         return replace(self, block_size=block_size)
+
+    def in_mode(self, cache_mode: str, block_size: int) -> Self:
+        """The same state, kept every `block_size` tokens or, in mode "none", once."""
+        return replace(self, cache_mode=cache_mode, block_size=block_size)
 
     def with_page_bytes(self, page_bytes: int) -> Self:
         """The same state in a larger page: always by padding, its size does not depend on the block."""

@@ -5,6 +5,7 @@
 #  not seen |    seen before    |   the new tokens: each sees itself and what is before it
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,9 @@ class Reach(Protocol):
 
     def seen_before(self, num_computed: int) -> int:
         """How many of the `num_computed` tokens before it the next token attends to."""
+
+    def next_break(self, num_computed: int) -> int:
+        """The next number of computed tokens at which `seen_before` does not become one more."""
 
     def pairs_from_start(self, num_tokens: int) -> int:
         """Pairs of a token and one that it attends to, over the first `num_tokens` of a request."""
@@ -38,9 +42,17 @@ class Everything(Reach):
         """All of them."""
         return num_computed
 
+    def next_break(self, num_computed: int) -> int:
+        """Never."""
+        return sys.maxsize
+
     def pairs_from_start(self, num_tokens: int) -> int:
         """A triangle."""
         return num_tokens * (num_tokens + 1) // 2
+
+    def num_pairs(self, num_new: int, num_computed: int) -> int:
+        """The difference of two triangles."""
+        return num_new * (2 * num_computed + num_new + 1) // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +67,10 @@ class Window(Reach):
     def seen_before(self, num_computed: int) -> int:
         """At most the window less the token itself."""
         return min(num_computed, self.num_tokens - 1)
+
+    def next_break(self, num_computed: int) -> int:
+        """When the window is full, from then on with each token."""
+        return max(self.num_tokens, num_computed + 1)
 
     def pairs_from_start(self, num_tokens: int) -> int:
         """A triangle until the window is full, then a band."""
@@ -74,6 +90,10 @@ class Chunk(Reach):
     def seen_before(self, num_computed: int) -> int:
         """Those since the chunk began."""
         return num_computed % self.num_tokens
+
+    def next_break(self, num_computed: int) -> int:
+        """When the next chunk begins."""
+        return (num_computed // self.num_tokens + 1) * self.num_tokens
 
     def pairs_from_start(self, num_tokens: int) -> int:
         """A triangle for each chunk."""

@@ -1,16 +1,59 @@
 """Build the world and run it: `simulate(scenario)` is the library's front door."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from itertools import count
 
 import simpy
 from simpy.events import Event
 
+from kvcache.hashing import PrefixKeys
+from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
+from simulator.metrics import summarize
+from simulator.recorder import Recorder
 from simulator.replica import Inbox, StepObserver, run_replica, wait_until
 from simulator.request import Request
+from simulator.result import Result
+from simulator.scenario import Scenario
 from simulator.scheduler import Scheduler
+from workloads import Trace, TraceRequest, conversation_demo, read_trace, scale_rate, slice_rows, spread_ticks
 
-__all__ = ["run_to_the_end"]
+__all__ = ["run_to_the_end", "simulate", "workload_of"]
+
+
+def simulate(
+    scenario: Scenario, trace: Trace | None = None, on_progress: Callable[[float, int], None] | None = None
+) -> Result:
+    """Replay a workload on the server that a scenario describes.
+
+    `trace` replaces the scenario's own workload; `on_progress(now_s, num_ended)` is called now and then.
+    Raises ValueError with one line for a person where the scenario or the trace is wrong.
+    """
+    deployment = deploy(scenario)
+    scheduler = deployment.new_scheduler()
+    recorder = Recorder(scheduler, on_progress)
+    arrivals = _arrivals(trace or workload_of(scenario), deployment, scheduler, recorder)
+    run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
+    requests, steps, gaps = recorder.requests_table(), recorder.steps_table(), recorder.token_gaps_table()
+    capacity = deployment.describe()
+    return Result(
+        scenario=deployment.resolved_scenario(),
+        capacity=capacity,
+        requests=requests,
+        steps=steps,
+        token_gaps=gaps,
+        summary=summarize(requests, steps, gaps, capacity),
+    )
+
+
+def workload_of(scenario: Scenario) -> Trace:
+    """The trace that a scenario names, or the embedded one, reshaped as asked."""
+    trace = conversation_demo(scenario.seed) if scenario.trace is None else read_trace(scenario.trace)
+    if scenario.num_requests is not None:
+        trace = slice_rows(trace, 0, scenario.num_requests)
+    if scenario.spread_ticks:
+        trace = spread_ticks(trace, seed=scenario.seed)
+    return trace if scenario.rate_scale == 1.0 else scale_rate(trace, scenario.rate_scale)
 
 
 def run_to_the_end(
@@ -30,3 +73,28 @@ def _deliver(env: simpy.Environment, arrivals: Iterator[Request], inbox: Inbox) 
         if request.arrival_s > env.now:
             yield wait_until(env, request.arrival_s)
         inbox.deliver(request)
+
+
+def _arrivals(trace: Trace, deployment: Deployment, scheduler: Scheduler, recorder: Recorder) -> Iterator[Request]:
+    """The trace's requests, without those that the server turns away at the door."""
+    max_model_len = deployment.scheduler_settings.max_model_len
+    serials = count()
+    for row in trace:
+        request = _request(row, trace.prefix_block_tokens, next(serials), scheduler)
+        if request.max_tokens > max_model_len:
+            recorder.rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
+        else:
+            yield request
+
+
+def _request(row: TraceRequest, prefix_block_tokens: int | None, serial: int, scheduler: Scheduler) -> Request:
+    manager = scheduler.manager
+    keys = PrefixKeys.of_prefix_ids(row.prefix_ids, prefix_block_tokens or 1, manager.hash_unit, serial)
+    return Request(
+        row.request_id,
+        row.arrival_s,
+        manager.new_request(keys, row.prompt_tokens),
+        output_tokens=row.output_tokens,
+        priority=row.priority,
+        session=row.session,
+    )

@@ -96,7 +96,7 @@ GPUS = (
         bf16_flops_per_s=835.5e12,
         fp8_flops_per_s=1671e12,
         interconnect_bytes_per_s=300e9,  # a bridge between two cards
-        source="NVIDIA H100 NVL datasheet (github inference-sim/training datasheets/h100-nvl.json), sparse peaks halved",
+        source="NVIDIA H100 NVL datasheet (github inference-sim/training, h100-nvl.json), its sparse peaks halved",
     ),
     Gpu(
         name="h200",

@@ -50,6 +50,8 @@ class Plan:
     """Decodes that get no token in this step."""
     last_order: int | None = None
     """Running requests behind this order get nothing, because one before them ended the round."""
+    rejected: list[Request] = field(default_factory=list)
+    """Requests that could not be admitted though nothing else holds blocks."""
     must_replan: bool = False
     """The next step can differ though nothing is due."""
 
@@ -203,8 +205,11 @@ class Scheduler:
                 num_new = threshold
             num_new = self._end_at_state(request, hit_tokens, min(num_new, left))
             if not num_new or not self._admit(request, hit_tokens, num_new):
-                plan.must_replan = not self.manager.can_read(request.blocks, hit_tokens)
-                return
+                if self.running or not self.manager.can_read(request.blocks, hit_tokens):
+                    plan.must_replan = not self.manager.can_read(request.blocks, hit_tokens)
+                    return
+                plan.rejected.append(self.waiting.pop())
+                continue
             self.waiting.pop()
             self._start(request, hit_tokens, now_s)
             self._plan_chunk(plan, request, num_new)
@@ -317,15 +322,25 @@ class Scheduler:
 
     # Looking in.
 
+    def contexts_after_step(self) -> Iterator[tuple[Request, int]]:
+        """(running request, tokens computed once the planned step is) for all that hold blocks."""
+        chunk_of = {request.order: num_new for request, num_new in self.plan.chunks}
+        stalled = {request.order for request in self.plan.stalled}
+        for order, request in self.running.items():
+            if request.is_decoding:
+                yield request, self.step + request.origin + (order not in stalled)
+            else:
+                yield request, request.computed + chunk_of.get(order, 0)
+
     def scheduled_tokens(self) -> Iterator[tuple[str, int]]:
         """(request id, tokens) of all requests in the planned step, in order of service."""
         plan = self.plan
         chunk_of = {request.order: num_new for request, num_new in plan.chunks}
-        stalled = set(map(id, plan.stalled))
+        stalled = {request.order for request in plan.stalled}
         for order, request in self.running.items():
             if order in chunk_of:
                 yield request.request_id, chunk_of[order]
-            elif request.is_decoding and id(request) not in stalled:
+            elif request.is_decoding and order not in stalled:
                 yield request.request_id, 1
 
 

@@ -256,6 +256,10 @@ class SingleTypeManager(ABC):
     def new_step(self) -> None:
         """A new step is being planned."""
 
+    def num_empty_slots(self, table: BlockTable, num_computed: int) -> int:
+        """Slots of held blocks, in each group, that have no token yet when `num_computed` are there."""
+        return self.num_blocks(table) * self.block_size - num_computed if table.ids else 0
+
     def held_blocks(self, table: BlockTable) -> Iterator[int]:
         """Ids of all blocks in the table, null blocks left out."""
         return iter(table.ids)

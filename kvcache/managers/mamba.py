@@ -69,6 +69,10 @@ class MambaManager(SingleTypeManager):
             return True
         return keys[hit_tokens // self.policy.hash_unit - 1] not in self._written_this_step
 
+    def num_empty_slots(self, table: BlockTable, num_computed: int) -> int:
+        """None: a state fills its block from the first token on."""
+        return 0
+
     def new_step(self) -> None:
         """States of the step before are there now."""
         self._written_this_step.clear()

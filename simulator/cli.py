@@ -1,0 +1,157 @@
+"""The command line: `kvplan simulate`, `kvplan trace`.
+
+What a command needs is imported when it runs, so that help comes at once.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from simulator import cli_options as options
+
+if TYPE_CHECKING:
+    from simulator.result import Result
+
+__all__ = ["app", "main"]
+
+# What every error about flags and arguments derives from; typer has no public name for it.
+USAGE_ERROR: Any = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(
+    name="kvplan",
+    help="Replay request traces against vLLM's hybrid KV-cache manager, and plan the memory of LLM serving.",
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: long flags stay whole, and nothing heavy is loaded
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _kvplan(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command()
+def simulate(  # noqa: PLR0913  a flag per setting, as on a server's command line
+    model: options.ModelName,
+    gpu: options.Gpu = None,
+    tensor_parallel_size: options.TensorParallel = 1,
+    trace: options.Trace = None,
+    num_requests: options.NumRequests = None,
+    rate_scale: options.RateScale = 1.0,
+    spread_ticks: options.SpreadTicks = False,
+    seed: options.Seed = 0,
+    step_time_s: options.StepTime = None,
+    dtype: options.Dtype = "auto",
+    max_model_len: options.MaxModelLen = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
+    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    num_gpu_blocks_override: options.NumGpuBlocks = None,
+    block_size: options.BlockSize = 16,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    mamba_cache_dtype: options.MambaCacheDtype = "auto",
+    mamba_ssm_cache_dtype: options.MambaSsmCacheDtype = "auto",
+    enable_prefix_caching: options.PrefixCaching = True,
+    prefix_cache_retention_interval: options.Retention = "0",
+    disable_hybrid_kv_cache_manager: options.DisableHybrid = False,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    long_prefill_token_threshold: options.LongPrefill = 0,
+    scheduling_policy: options.Policy = "fcfs",
+    scheduler_reserve_full_isl: options.ReserveFullIsl = True,
+    watermark: options.Watermark = 0.0,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+    no_report: options.NoReport = False,
+) -> None:
+    """Replay a trace on one server, and report what fits, what waits and what is wasted.
+
+    Example: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
+    """
+    settings = dict(locals())
+    for name in ("out", "as_json", "no_report"):
+        del settings[name]
+    _simulate(settings, out, as_json=as_json, no_report=no_report)
+
+
+def _simulate(settings: dict[str, Any], out: Path | None, *, as_json: bool, no_report: bool) -> None:
+    from simulator.engine import simulate as run
+    from simulator.progress import RunProgress
+    from simulator.run_folder import default_folder, write_run
+    from simulator.scenario import Scenario
+
+    scenario = Scenario(**settings)
+    with RunProgress(scenario, shown=not as_json) as progress:
+        result = run(scenario, progress.trace, progress.update)
+    folder = write_run(result, out or default_folder(scenario), with_report=not no_report)
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2))
+        return
+    _print_summary(result, folder)
+
+
+def _print_summary(result: "Result", folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from simulator.summary_table import summary_lines
+
+    table = Table(show_header=False, title=f"{result.scenario['model']}", title_justify="left")
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in summary_lines(result.summary):
+        table.add_row(name, value)
+    console = Console()
+    console.print(table)
+    for file in sorted(folder.iterdir()):
+        if not file.name.startswith("."):
+            console.print(str(file), highlight=False)
+
+
+@app.command()
+def trace(
+    file: options.TraceFile,
+    block_size: options.BlockSize = 16,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Describe a trace: requests, rate and burstiness, lengths, how much a prefix cache could save, what looks wrong.
+
+    The picture goes to FILE's name with .png in the current folder, or into --out.
+    """
+    from simulator.trace_command import describe_trace
+
+    describe_trace(file, block_size, out, as_json=as_json)
+
+
+def main() -> None:
+    """The `kvplan` command: a person's mistake is one line on standard error and exit code 2."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except USAGE_ERROR as mistake:
+        _refuse(mistake.format_message().replace("\n", " ").strip())
+    except typer.Abort:
+        sys.exit(130)
+    except _mistakes() as mistake:
+        _refuse(str(mistake))
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"kvplan: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _mistakes() -> tuple[type[Exception], ...]:
+    """Errors that are a person's to mend. Looked up only where something was raised."""
+    from kvcache.errors import KVCacheError
+    from models_configs import UnknownModelError
+    from simulator.hardware import UnknownGpuError
+    from simulator.memory import WeightsDoNotFitError
+    from simulator.scenario import ScenarioError
+    from workloads import TraceError
+
+    return (KVCacheError, ScenarioError, TraceError, UnknownGpuError, UnknownModelError, WeightsDoNotFitError)

@@ -1,0 +1,68 @@
+"""The command line's flags: vLLM's names and meanings wherever vLLM has one.
+
+Values are checked by `scenario.Scenario`, so those with a grammar of their own (bytes, retention) come as text.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TRAFFIC, MEMORY, CACHE, SCHEDULER, OUTPUT = "Traffic", "Model and memory", "KV cache", "Scheduler", "Output"
+
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name or Hugging Face id: gemma-3-27b.")]
+TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file, plain or gzip-compressed.")]
+
+
+def _option(panel: str, help_text: str, *names: str) -> typer.models.OptionInfo:
+    info: typer.models.OptionInfo = typer.Option(*names, help=help_text, rich_help_panel=panel, show_default=False)
+    return info
+
+
+Trace = Annotated[
+    Path | None, _option(TRAFFIC, "Trace to replay (Mooncake JSONL, Azure CSV). Without it: a synthetic conversation.")
+]
+NumRequests = Annotated[int | None, _option(TRAFFIC, "Replay only the first so many requests.")]
+RateScale = Annotated[float, _option(TRAFFIC, "Let requests arrive so many times as fast.")]
+SpreadTicks = Annotated[bool, _option(TRAFFIC, "Spread arrivals with equal stamps over the trace's clock tick.")]
+Seed = Annotated[int, _option(TRAFFIC, "Seed of everything random.")]
+
+Gpu = Annotated[str | None, _option(MEMORY, "Accelerator of each rank: h100-80gb, a100-80gb, h200, b200, l4, ...")]
+StepTime = Annotated[float | None, _option(MEMORY, "Let every step take so many seconds, whatever the GPU.")]
+TensorParallel = Annotated[
+    int, _option(MEMORY, "Ranks that share each layer. [1]", "--tensor-parallel-size", "-tp")
+]
+Dtype = Annotated[str, _option(MEMORY, "Of weights and activations: auto, bfloat16, float16, float32.")]
+MaxModelLen = Annotated[int | None, _option(MEMORY, "Tokens of the longest request. [the model's own]")]
+GpuMemoryUtilization = Annotated[float, _option(MEMORY, "Part of the GPU's memory that the server takes. [0.92]")]
+KvCacheMemoryBytes = Annotated[str | None, _option(MEMORY, "KV cache of each rank, stated outright: 40GiB.")]
+NumGpuBlocks = Annotated[int | None, _option(MEMORY, "Blocks of the pool, stated outright.", "--num-gpu-blocks-override")]
+
+BlockSize = Annotated[int, _option(CACHE, "Tokens in one block, before alignment with Mamba states. [16]")]
+KvCacheDtype = Annotated[str, _option(CACHE, "Of keys and values: auto, bfloat16, fp8, ...")]
+MambaCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's convolution state. [auto]")]
+MambaSsmCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's recurrent state. [auto]")]
+PrefixCaching = Annotated[
+    bool, _option(CACHE, "Reuse the blocks of equal prefixes. [on]", "--enable-prefix-caching/--no-enable-prefix-caching")
+]
+Retention = Annotated[
+    str, _option(CACHE, 'Tokens between kept windows and states: 0, a number, or "dense". [0]',
+                 "--prefix-cache-retention-interval")
+]
+DisableHybrid = Annotated[bool, _option(CACHE, "Keep windows and chunks whole.", "--disable-hybrid-kv-cache-manager")]
+
+MaxNumSeqs = Annotated[int | None, _option(SCHEDULER, "Requests of one step, at most. [by GPU]")]
+MaxNumBatchedTokens = Annotated[int | None, _option(SCHEDULER, "Tokens of one step, at most. [by GPU]")]
+LongPrefill = Annotated[
+    int, _option(SCHEDULER, "Tokens that one prompt may take of a step. [0: all]", "--long-prefill-token-threshold")
+]
+Policy = Annotated[str, _option(SCHEDULER, "fcfs or priority. [fcfs]")]
+ReserveFullIsl = Annotated[
+    bool, _option(SCHEDULER, "Admit a request only if its whole prompt fits now. [on]",
+                  "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl")
+]
+Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
+
+Out = Annotated[Path | None, _option(OUTPUT, "Run folder. [runs/<model>-<time>]")]
+AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
+NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]

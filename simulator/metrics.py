@@ -1,0 +1,258 @@
+"""Measure a run: pure functions of the tables that it recorded (see `simulator.result.Result`).
+
+`summarize` is the whole; its numbers are rounded at the very end, floats to six significant digits
+and bytes to whole ones, so that equal runs give equal text. What has no data is None, never NaN.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+__all__ = [
+    "PERCENTILES",
+    "Timeline",
+    "inter_token_latencies",
+    "makespan_s",
+    "over_time",
+    "summarize",
+    "times_per_output_token_s",
+    "times_to_first_token_s",
+    "weighted_percentiles",
+]
+
+Floats = npt.NDArray[np.float64]
+
+PERCENTILES = (50, 90, 95, 99)
+_SIGNIFICANT_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One quantity over time, in bins of equal length."""
+
+    edges_s: Floats
+    """[bins + 1] where bins begin and end."""
+    mean: Floats
+    """[bins] time-weighted."""
+    low: Floats
+    """[bins] the least in the bin."""
+    high: Floats
+    """[bins] the most in the bin."""
+
+
+def summarize(
+    requests: pd.DataFrame, steps: pd.DataFrame, token_gaps: pd.DataFrame, capacity: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All measures of a run as plain values, in a fixed order of keys, ready for JSON."""
+    span_s = makespan_s(requests, steps)
+    gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
+    summary = {
+        "requests": _count_requests(requests),
+        "makespan_s": span_s,
+        "ttft_s": _distribution(times_to_first_token_s(requests)),
+        "tpot_s": _distribution(times_per_output_token_s(requests)),
+        "itl_s": _distribution(gaps_s, gap_counts),
+        "e2e_s": _distribution(_floats(_finished(requests), "finish_s") - _floats(_finished(requests), "arrival_s")),
+        "queue_s": _distribution(_elapsed_s(requests, "first_scheduled_s")),
+        "throughput": _throughput(requests, span_s),
+        "prefix_cache_hit_rate": _prefix_cache_hit_rate(requests),
+        "preemptions": {
+            "total": int(requests["num_preemptions"].sum()),
+            "requests": int((requests["num_preemptions"] > 0).sum()),
+        },
+        "kv_cache_usage": _kv_cache_usage(steps, capacity, span_s),
+        "running": _mean_and_max(steps, "running", span_s),
+        "waiting": _mean_and_max(steps, "waiting", span_s),
+        "wasted_bytes": _wasted_bytes(steps),
+        "steps": int(steps["num_steps"].sum()),
+        "evictions": int(steps["evictions"].sum()),
+    }
+    return {key: _rounded(value) for key, value in summary.items()}
+
+
+def makespan_s(requests: pd.DataFrame, steps: pd.DataFrame) -> float:
+    """Seconds from the first arrival to the end of the last step; 0 where nothing ran."""
+    if requests.empty or steps.empty:
+        return 0.0
+    return float(steps["end_s"].max() - requests["arrival_s"].min())
+
+
+def times_to_first_token_s(requests: pd.DataFrame) -> Floats:
+    """TTFT, in seconds, of each request that got a first token: queue included."""
+    return _elapsed_s(requests, "first_token_s")
+
+
+def times_per_output_token_s(requests: pd.DataFrame) -> Floats:
+    """TPOT, in seconds: (last - first token)/(output tokens - 1) of each finished request with two tokens or more."""
+    several = _finished(requests)
+    several = several[several["output_tokens"] >= 2]
+    decode_s = _floats(several, "finish_s") - _floats(several, "first_token_s")
+    return decode_s / (_floats(several, "output_tokens") - 1)
+
+
+def inter_token_latencies(steps: pd.DataFrame, token_gaps: pd.DataFrame) -> tuple[Floats, Floats]:
+    """ITL: (seconds, how often), both [kinds of gap], over all requests."""
+    num_steps = _floats(steps, "num_steps")
+    gaps_s = np.concatenate([_row_seconds(steps) / num_steps, _floats(token_gaps, "gap_s")])
+    counts = np.concatenate([_floats(steps, "num_decodes") * num_steps, _floats(token_gaps, "count")])
+    happened = counts > 0
+    return gaps_s[happened], counts[happened]
+
+
+def weighted_percentiles(values: Floats, counts: Floats, percentiles: Sequence[float]) -> Floats:
+    """[percentiles] of `values` [n], each of which occurs `counts` [n] times (whole numbers).
+
+    The same as `numpy.percentile(numpy.repeat(values, counts), percentiles)`, without the copies: between
+    the two occurrences around position p/100 × (total − 1) it interpolates linearly.
+    """
+    order = np.argsort(values, kind="stable")
+    in_order, last = values[order], np.cumsum(counts[order])
+    positions = np.asarray(percentiles, dtype=np.float64) / 100 * (last[-1] - 1)
+    below = np.floor(positions)
+    lower = in_order[np.searchsorted(last, below, side="right")]
+    upper = in_order[np.searchsorted(last, np.minimum(below + 1, last[-1] - 1), side="right")]
+    between: Floats = lower + (upper - lower) * (positions - below)
+    return between
+
+
+def over_time(starts_s: Floats, ends_s: Floats, values: Floats, edges_s: Floats) -> Timeline:
+    """What `values` [rows] were in each of the bins between `edges_s` [bins + 1].
+
+    A value holds from its start to its end [rows]; rows come in order and do not overlap. Between them,
+    and where there is none, the value is 0.
+    """
+    if not len(values):
+        zeros = np.zeros(len(edges_s) - 1)
+        return Timeline(edges_s, zeros, zeros, zeros)
+    first = np.searchsorted(ends_s, edges_s[:-1], side="right")
+    behind = np.searchsorted(starts_s, edges_s[1:], side="left")
+    low, high = _extremes(values, first, behind)
+    busy = _bin_means(starts_s, ends_s, np.ones_like(values), edges_s)
+    has_idle_time = busy < 1 - 1e-9
+    low, high = np.where(has_idle_time, np.minimum(low, 0.0), low), np.where(has_idle_time, np.maximum(high, 0.0), high)
+    mean = _bin_means(starts_s, ends_s, values, edges_s)
+    return Timeline(edges_s, np.clip(mean, low, high), low, high)
+
+
+def _bin_means(starts_s: Floats, ends_s: Floats, values: Floats, edges_s: Floats) -> Floats:
+    # The integral up to any time is a line between the rows' ends, so a bin's mean is a difference of two.
+    integral = np.concatenate([[0.0], np.cumsum(values * (ends_s - starts_s))])
+    knots_s = np.column_stack([starts_s, ends_s]).ravel()
+    at_knots = np.column_stack([integral[:-1], integral[1:]]).ravel()
+    means: Floats = np.diff(np.interp(edges_s, knots_s, at_knots)) / np.diff(edges_s)
+    return means
+
+
+def _extremes(values: Floats, first: npt.NDArray[np.intp], behind: npt.NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """(least, most) of values[first:behind] for each pair; 0 for an empty one."""
+    bounds = np.column_stack([first, np.maximum(first, behind)]).ravel()
+    padded = np.append(values, 0.0)  # a range may begin or end behind the last value
+    is_empty = first >= behind
+    low, high = (reduce.reduceat(padded, bounds)[::2] for reduce in (np.minimum, np.maximum))
+    return np.where(is_empty, 0.0, low), np.where(is_empty, 0.0, high)
+
+
+def _count_requests(requests: pd.DataFrame) -> dict[str, Any]:
+    status = requests["status"]
+    rejected = requests.loc[status == "rejected", "reason"].fillna("unknown")
+    return {
+        "arrived": len(requests),
+        "finished": int((status == "finished").sum()),
+        "rejected": len(rejected),
+        "rejected_reasons": {str(reason): int(count) for reason, count in sorted(rejected.value_counts().items())},
+        "unfinished": int((status == "unfinished").sum()),
+    }
+
+
+def _throughput(requests: pd.DataFrame, span_s: float) -> dict[str, float | None]:
+    """Per second of the makespan, what finished requests asked for and got."""
+    finished = _finished(requests)
+    totals = {
+        "requests_per_s": len(finished),
+        "prompt_tokens_per_s": finished["prompt_tokens"].sum(),
+        "output_tokens_per_s": finished["output_tokens"].sum(),
+    }
+    return {name: float(total) / span_s if span_s > 0 else None for name, total in totals.items()}
+
+
+def _prefix_cache_hit_rate(requests: pd.DataFrame) -> float | None:
+    """Prompt tokens that were found at the first admission, of all prompt tokens of admitted requests."""
+    admitted = requests[requests["first_scheduled_s"].notna()]
+    prompt_tokens = float(admitted["prompt_tokens"].sum())
+    return float(admitted["cached_tokens"].sum()) / prompt_tokens if prompt_tokens else None
+
+
+def _kv_cache_usage(steps: pd.DataFrame, capacity: Mapping[str, Any], span_s: float) -> dict[str, float | None]:
+    """Held blocks, of all blocks but the null block."""
+    usable_blocks = capacity["num_blocks"] - 1
+    held = _mean_and_max(steps, "held_blocks", span_s)
+    return {
+        name: blocks / usable_blocks if blocks is not None and usable_blocks > 0 else None
+        for name, blocks in held.items()
+    }
+
+
+def _mean_and_max(steps: pd.DataFrame, column: str, span_s: float) -> dict[str, float | int | None]:
+    """Mean over the makespan, idle time counted as 0, and the most in any step, a whole number."""
+    if steps.empty or span_s <= 0:
+        return {"mean": None, "max": None}
+    values = _floats(steps, column)
+    return {"mean": float(np.sum(values * _row_seconds(steps))) / span_s, "max": int(values.max())}
+
+
+def _wasted_bytes(steps: pd.DataFrame) -> dict[str, float | int | None]:
+    """Bytes of held blocks that hold nothing, over the sampled rows."""
+    samples = steps[steps["live_bytes"].notna()]
+    wasted = _floats(samples, "empty_bytes") + _floats(samples, "padding_bytes")
+    if not len(wasted):
+        return {"mean": None, "max": None, "share_of_held": None}
+    held = float(np.sum(wasted + _floats(samples, "live_bytes")))
+    return {
+        "mean": round(float(wasted.mean())),
+        "max": round(float(wasted.max())),
+        "share_of_held": float(np.sum(wasted)) / held if held else None,
+    }
+
+
+def _distribution(values: Floats, counts: Floats | None = None) -> dict[str, float | None]:
+    """Mean, percentiles and maximum of `values` [n], each of which occurs `counts` [n] times, or once."""
+    names = ["mean", *(f"p{percentile}" for percentile in PERCENTILES), "max"]
+    if not len(values):
+        return dict.fromkeys(names)
+    if counts is None:
+        percentiles = np.percentile(values, PERCENTILES)
+    else:
+        percentiles = weighted_percentiles(values, counts, PERCENTILES)
+    measures = [np.average(values, weights=counts), *percentiles, values.max()]
+    return dict(zip(names, map(float, measures), strict=True))
+
+
+def _elapsed_s(requests: pd.DataFrame, column: str) -> Floats:
+    """From arrival until `column`, in seconds, of those requests where it happened."""
+    elapsed_s = _floats(requests, column) - _floats(requests, "arrival_s")
+    return elapsed_s[~np.isnan(elapsed_s)]
+
+
+def _finished(requests: pd.DataFrame) -> pd.DataFrame:
+    return requests[requests["status"] == "finished"]
+
+
+def _row_seconds(steps: pd.DataFrame) -> Floats:
+    return _floats(steps, "end_s") - _floats(steps, "start_s")
+
+
+def _floats(table: pd.DataFrame, column: str) -> Floats:
+    return table[column].to_numpy(dtype=np.float64)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, float):
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
+    return value

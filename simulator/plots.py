@@ -1,0 +1,290 @@
+"""Draw a run: each `draw_x(result, figure)` fills one figure, `figures(result)` gives all of them as SVG.
+
+A long run is drawn in bins of time: lines and areas are time-weighted means of a bin, and a pale band
+shows the least and the most in it. Equal results give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from simulator.metrics import Timeline, over_time, times_per_output_token_s, times_to_first_token_s
+from simulator.result import Result
+from simulator.summary_table import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+__all__ = [
+    "INK",
+    "draw_kv_usage",
+    "draw_latencies",
+    "draw_pool_bytes",
+    "draw_requests",
+    "draw_throughput",
+    "figures",
+]
+
+Floats = npt.NDArray[np.float64]
+
+INK = "#1a1d21"
+"""Colour of all text and lines that are not data; a page may replace it by its own."""
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+_VERMILION, _PURPLE, _GREY = "#D55E00", "#CC79A7", "#999999"
+
+_STYLE: dict[str, Any] = {
+    "font.size": 9.0,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
+    "axes.axisbelow": True, "axes.grid": True, "grid.color": INK, "grid.alpha": 0.15, "grid.linewidth": 0.5,
+    "axes.titlesize": "medium", "axes.titlelocation": "left",
+    "legend.frameon": False, "lines.linewidth": 1.2,
+    "figure.facecolor": "none", "axes.facecolor": "none",
+    "svg.fonttype": "none", "svg.hashsalt": "kvplan",
+}  # fmt: skip
+
+_BINS = 600
+_RATE_BINS = 150  # prompts come in bursts: finer bins would show single steps
+_CURVE_POINTS = 500
+_WIDTH_INCHES = 9.6
+_GIB = 2.0**30
+
+_POOL_PARTS = (
+    ("live_bytes", "live: held tokens and states", _BLUE),
+    ("empty_bytes", "empty slots of held blocks", _ORANGE),
+    ("padding_bytes", "padding", _VERMILION),
+    ("cached_bytes", "cached: free, can be hit", _SKY),
+    ("free_bytes", "free and empty", _GREY),
+    ("null_bytes", "null block", INK),
+)
+
+
+def figures(result: Result) -> dict[str, bytes]:
+    """Name to SVG of each figure for which the run has data."""
+    return {figure.name: _svg(result, figure) for figure in _FIGURES if figure.has_data(result)}
+
+
+def draw_kv_usage(result: Result, figure: FigureBase) -> None:
+    """Shares of the pool's blocks over time: held, cached but free, and empty."""
+    usable_blocks = result.capacity["num_blocks"] - 1
+    edges_s = _edges_s(result, _BINS)
+    held = _column_over_time(result.steps, "held_blocks", edges_s)
+    # While nothing runs no block is held, but what is cached stays.
+    cached = _column_over_time(result.steps, "cached_blocks", edges_s).mean
+    busy = over_time(*_spans_s(result.steps), np.ones(len(result.steps)), edges_s).mean
+    last_busy = np.maximum.accumulate(np.where(busy > 0, np.arange(len(busy)), 0))
+    cached = (cached / np.where(busy > 0, busy, 1.0))[last_busy]
+    free = np.maximum(0.0, usable_blocks - held.mean - cached)
+    shares = 100 / usable_blocks * np.vstack([held.mean, cached, free])
+    axes = figure.subplots()
+    at, unit = _centres(edges_s)
+    axes.stackplot(
+        at, shares, colors=(_BLUE, _SKY, _GREY), alpha=0.75, labels=("held by requests", "cached, free", "free, empty")
+    )
+    axes.plot(at, 100 / usable_blocks * held.high, color=INK, linewidth=0.7, label="held at most")
+    axes.set_ylim(0, 100)
+    axes.set_ylabel("Blocks of the pool (%)")
+    _finish_time_axis(axes, at, unit)
+    _legend_above(figure, axes)
+
+
+def draw_requests(result: Result, figure: FigureBase) -> None:
+    """Running and waiting requests over time."""
+    edges_s = _edges_s(result, _BINS)
+    at, unit = _centres(edges_s)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, column, colour in ((upper, "running", _BLUE), (lower, "waiting", _VERMILION)):
+        _draw_band(axes, at, _column_over_time(result.steps, column, edges_s), colour)
+        axes.set_ylabel(column.capitalize())
+    _finish_time_axis(lower, at, unit)
+
+
+def draw_throughput(result: Result, figure: FigureBase) -> None:
+    """Prompt tokens computed and tokens decoded per second, over time."""
+    edges_s = _edges_s(result, _RATE_BINS)
+    at, unit = _centres(edges_s)
+    steps = result.steps
+    starts_s, ends_s = _spans_s(steps)
+    decoded = _floats(steps, "num_decodes") * _floats(steps, "num_steps")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, tokens, colour, label in (
+        (upper, _floats(steps, "prefill_tokens"), _ORANGE, "Prompt tokens/s"),
+        (lower, decoded, _GREEN, "Decoded tokens/s"),
+    ):
+        per_s = over_time(starts_s, ends_s, tokens / (ends_s - starts_s), edges_s).mean
+        axes.fill_between(at, per_s, color=colour, alpha=0.75, linewidth=0)
+        axes.set_ylim(0, 1.08 * float(per_s.max()) or 1.0)
+        axes.yaxis.set_major_formatter(_thousands)
+        axes.set_ylabel(label)
+    _finish_time_axis(lower, at, unit)
+
+
+def draw_pool_bytes(result: Result, figure: FigureBase) -> None:
+    """What the bytes of the pool are used for, over time; a sample stands until the next one."""
+    samples = _samples(result.steps)
+    edges_s = _edges_s(result, _BINS)
+    starts_s = _floats(samples, "start_s")
+    starts_s[0] = edges_s[0]
+    ends_s = np.append(starts_s[1:], edges_s[-1])
+    parts = [over_time(starts_s, ends_s, _floats(samples, part), edges_s).mean / _GIB for part, _, _ in _POOL_PARTS]
+    axes = figure.subplots()
+    at, unit = _centres(edges_s)
+    axes.stackplot(
+        at, *parts, labels=[label for _, label, _ in _POOL_PARTS], colors=[colour for *_, colour in _POOL_PARTS],
+        alpha=0.75,
+    )  # fmt: skip
+    axes.set_ylim(0, result.capacity["pool_bytes"] / _GIB)
+    axes.set_ylabel("Pool (GiB)")
+    _finish_time_axis(axes, at, unit)
+    _legend_above(figure, axes)
+
+
+def draw_latencies(result: Result, figure: FigureBase) -> None:
+    """Which share of requests got their first token, and each further one, within a time."""
+    left, right = figure.subplots(1, 2, sharey=True)
+    _draw_shares(left, times_to_first_token_s(result.requests), "Time to first token", _BLUE)
+    _draw_shares(right, times_per_output_token_s(result.requests), "Time per output token", _GREEN)
+    left.set_ylabel("Requests within the time (%)")
+
+
+def _draw_shares(axes: Axes, times_s: Floats, what: str, colour: str) -> None:
+    axes.set_title(what)
+    axes.set_ylim(0, 102)
+    times_s = times_s[times_s > 0]  # the axis is logarithmic
+    if not len(times_s):
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center")
+        axes.set_xticks([])
+        return
+    shares = np.linspace(0, 100, _CURVE_POINTS)
+    curve = np.percentile(times_s, shares)
+    axes.plot(curve, shares, color=colour, linewidth=1.6)
+    for percentile, style in ((50, "--"), (99, ":")):
+        at = float(np.percentile(times_s, percentile))
+        axes.axvline(at, linestyle=style, color=INK, linewidth=1.0, label=f"p{percentile} {format_seconds(at)}")
+    _scale_seconds(axes, float(curve[0]), float(curve[-1]))
+    axes.legend(loc="lower right")
+
+
+def _scale_seconds(axes: Axes, least_s: float, most_s: float) -> None:
+    """A logarithmic axis of times, labelled 10 ms, 1 s."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    axes.set_xlim(least_s / 1.25, most_s * 1.25)
+    decades = np.log10(most_s / least_s)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if decades > 2 else (1.0, 2.0, 5.0), numticks=20))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_seconds(seconds)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _draw_band(axes: Axes, at: Floats, timeline: Timeline, colour: str) -> None:
+    axes.fill_between(at, timeline.low, timeline.high, color=colour, alpha=0.25, linewidth=0)
+    axes.plot(at, timeline.mean, color=colour)
+    axes.set_ylim(0, 1.08 * float(timeline.high.max()) or 1.0)
+    axes.yaxis.set_major_formatter(_thousands)
+
+
+def _finish_time_axis(axes: Axes, at: Floats, unit: str) -> None:
+    axes.set_xlim(at[0], at[-1])
+    axes.set_xlabel(f"Simulated time ({unit})")
+
+
+def _legend_above(figure: FigureBase, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4, borderaxespad=0.0)
+
+
+def _edges_s(result: Result, num_bins: int) -> Floats:
+    """[num_bins + 1] from the first arrival to the end of the last step."""
+    begin_s = min(float(result.requests["arrival_s"].min()), float(result.steps["start_s"].min()))
+    return np.linspace(begin_s, float(result.steps["end_s"].max()), num_bins + 1)
+
+
+def _centres(edges_s: Floats) -> tuple[Floats, str]:
+    """([bins] middle of each bin, the unit of these figures)."""
+    span_s = edges_s[-1] - edges_s[0]
+    unit_s, unit = (3600, "hours") if span_s > 7200 else (60, "minutes") if span_s > 300 else (1, "seconds")
+    return (edges_s[:-1] + edges_s[1:]) / 2 / unit_s, unit
+
+
+def _column_over_time(steps: pd.DataFrame, column: str, edges_s: Floats) -> Timeline:
+    return over_time(*_spans_s(steps), _floats(steps, column), edges_s)
+
+
+def _spans_s(steps: pd.DataFrame) -> tuple[Floats, Floats]:
+    return _floats(steps, "start_s"), _floats(steps, "end_s")
+
+
+def _samples(steps: pd.DataFrame) -> pd.DataFrame:
+    return steps[steps["live_bytes"].notna()]
+
+
+def _floats(table: pd.DataFrame, column: str) -> Floats:
+    return table[column].to_numpy(dtype=np.float64, copy=True)
+
+
+def _thousands(value: float, _position: float | None = None) -> str:
+    """1500 as 1.5k: short enough for a tick."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    name: str
+    draw: Callable[[Result, FigureBase], None]
+    has_data: Callable[[Result], bool]
+    height_inches: float
+
+
+def _ran(result: Result) -> bool:
+    return not result.steps.empty and not result.requests.empty
+
+
+def _has_blocks(result: Result) -> bool:
+    return _ran(result) and result.capacity["num_blocks"] > 1
+
+
+def _was_sampled(result: Result) -> bool:
+    return _has_blocks(result) and not _samples(result.steps).empty
+
+
+def _has_latencies(result: Result) -> bool:
+    return len(times_to_first_token_s(result.requests)) > 0
+
+
+_FIGURES = (
+    _Figure("kv_usage", draw_kv_usage, _has_blocks, 3.0),
+    _Figure("requests", draw_requests, _ran, 3.6),
+    _Figure("latencies", draw_latencies, _has_latencies, 3.0),
+    _Figure("throughput", draw_throughput, _ran, 3.6),
+    _Figure("pool_bytes", draw_pool_bytes, _was_sampled, 3.4),
+)
+
+
+def _svg(result: Result, kind: _Figure) -> bytes:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH_INCHES, kind.height_inches), layout="constrained")
+        FigureCanvasSVG(figure)
+        kind.draw(result, figure)
+        figure.align_ylabels()
+        buffer = BytesIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no version, no date: equal runs, equal bytes
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    return buffer.getvalue()

@@ -1,0 +1,58 @@
+"""A progress bar for one run: simulated time, finished requests, speed and when it will end."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from simulator.scenario import Scenario
+from workloads import Trace
+
+__all__ = ["RunProgress"]
+
+SECONDS_BETWEEN_UPDATES = 0.1
+
+
+class RunProgress:
+    """Shows on standard error how far a run is. The total is known where the trace says how long it is."""
+
+    def __init__(self, scenario: Scenario, *, shown: bool) -> None:
+        from simulator.engine import workload_of
+
+        self.trace: Trace = workload_of(scenario)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} requests, {task.fields[simulated]} simulated, {task.fields[speed]:,.0f}/s"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not shown,
+        )
+        total = scenario.num_requests or self.trace.num_requests
+        self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)
+        self._started = self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, now_s: float, num_ended: int) -> None:
+        """So many requests have ended at this simulated time."""
+        now = time.monotonic()
+        if now - self._last < SECONDS_BETWEEN_UPDATES:
+            return
+        self._last = now
+        speed = num_ended / (now - self._started)
+        self._progress.update(self._task, completed=num_ended, simulated=_duration(now_s), speed=speed)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

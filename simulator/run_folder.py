@@ -1,0 +1,45 @@
+"""The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from simulator.result import Result
+from simulator.scenario import Scenario, ScenarioError
+
+__all__ = ["default_folder", "write_run", "write_whole"]
+
+
+def default_folder(scenario: Scenario) -> Path:
+    """runs/<model>-<time>"""
+    name = scenario.model.rstrip("/").split("/")[-1].lower()
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path:
+    """Write a run's files into `folder` and give it back. Raises ScenarioError where that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"--out: {folder} cannot be made a folder: {error.strerror}") from None
+    summary = json.dumps(result.to_json(), indent=2) + "\n"
+    write_whole(folder / "summary.json", lambda path: path.write_text(summary))
+    write_whole(folder / "requests.parquet", lambda path: result.requests.to_parquet(path, index=False))
+    write_whole(folder / "steps.parquet", lambda path: result.steps.to_parquet(path, index=False))
+    if with_report:
+        from simulator.report import write_report
+
+        write_report(result, folder / "report.html")
+    return folder
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file under a temporary name, then rename it: nobody ever sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,128 @@
+"""What a person may ask for: one validated description of a run, with vLLM's flags and defaults.
+
+Everything is checked here once; the rest of the simulator trusts it. A mistake is a `ScenarioError` of
+one line that names the flag, the value and, where there is one, the nearest right one.
+"""
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+__all__ = ["Scenario", "ScenarioError", "parse_bytes"]
+
+GIB = 1 << 30
+UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": GIB, "ti": 2**40}
+
+
+class ScenarioError(ValueError):
+    """A scenario that cannot be run as it is written; the message is one line for a person."""
+
+
+def parse_bytes(value: object) -> object:
+    """A number of bytes, or text such as "40GiB", "40G" or "1.5e9"; anything else comes back for pydantic to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?i?)b?\s*", value, re.IGNORECASE)
+    if match is None or match[2].lower() not in UNITS:
+        raise ValueError(f"must be a number of bytes such as 42949672960 or 40GiB, got {value!r}")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def _parse_retention(value: object) -> object:
+    if isinstance(value, str) and value != "dense":
+        if not value.isdigit():
+            raise ValueError(f'must be 0, a number of tokens or "dense", got {value!r}')
+        return int(value)
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+AttentionDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
+StateDtype = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+class Scenario(BaseModel):
+    """One simulation, as asked for: a field per flag of `kvplan simulate`, None where the default depends on others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    """Short catalogue name or Hugging Face id."""
+    gpu: str | None = None
+    """Accelerator of each rank."""
+    step_time_s: Annotated[float, Field(gt=0)] | None = None
+    """Every step takes so many seconds; None: a roofline of `gpu`."""
+
+    # Traffic.
+    trace: Path | None = None
+    """Trace file; None: an embedded synthetic conversation workload."""
+    num_requests: Count | None = None
+    """Only the first so many requests of the trace."""
+    rate_scale: Annotated[float, Field(gt=0)] = 1.0
+    """Arrivals come so many times as fast."""
+    spread_ticks: bool = False
+    """Arrivals with equal stamps are spread over the tick of the trace's clock."""
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    # The engine, as a server's command line has it.
+    tensor_parallel_size: Count = 1
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    max_model_len: Count | None = None
+    gpu_memory_utilization: Share = 0.92
+    kv_cache_memory_bytes: Bytes | None = None
+    num_gpu_blocks_override: Annotated[int, Field(ge=2)] | None = None
+    block_size: Annotated[int, Field(ge=1)] = 16
+    kv_cache_dtype: AttentionDtype = "auto"
+    mamba_cache_dtype: StateDtype = "auto"
+    mamba_ssm_cache_dtype: StateDtype = "auto"
+    enable_prefix_caching: bool = True
+    prefix_cache_retention_interval: Annotated[
+        Annotated[int, Field(ge=0)] | Literal["dense"], BeforeValidator(_parse_retention)
+    ] = 0
+    disable_hybrid_kv_cache_manager: bool = False
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduler_reserve_full_isl: bool = True
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    def __init__(self, **values: Any) -> None:
+        """Raise ScenarioError for an unknown field or a value out of range."""
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ScenarioError(_first_line(error)) from None
+
+    @property
+    def retention_interval(self) -> int | None:
+        """Tokens between retained windows and states; None keeps all."""
+        interval = self.prefix_cache_retention_interval
+        return None if interval == "dense" else int(interval)
+
+
+def _first_line(error: ValidationError) -> str:
+    """The first mistake, in the words of the command line."""
+    mistake = error.errors()[0]
+    name = str(mistake["loc"][0])
+    flag = "--" + name.replace("_", "-") if name != "model" else "model"
+    if mistake["type"] == "extra_forbidden":
+        near = get_close_matches(name, Scenario.model_fields, n=1)
+        return f"unknown setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    if mistake["type"] == "missing":
+        return f"{flag}: is needed"
+    message = mistake["msg"].removeprefix("Value error, ")
+    message = message.replace("Input should be", "must be")
+    return message if "got" in message and message.startswith(flag) else _with_value(flag, message, mistake["input"])
+
+
+def _with_value(flag: str, message: str, value: object) -> str:
+    if "got" in message:
+        return f"{flag}: {message}"
+    near = get_close_matches(str(value), re.findall(r"'([^']+)'", message), n=1)
+    return f"{flag}: {message}, got {value!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -1,0 +1,240 @@
+"""Random programs for the allocator: requests come, compute, share beginnings, give back and are thrown out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kvcache.grouping import group_layers
+from kvcache.hashing import PrefixKeys, hash_tokens
+from kvcache.layout import plan_layout
+from kvcache.manager import CacheSettings, KVCacheManager
+from kvcache.specs import KVCacheSpec
+from tests.kvcache.model import Model, ModelRequest, Prefixes
+
+MOST_LIVING = 6
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A model's layers, the pool that they share, and the settings of its cache."""
+
+    name: str
+    specs: tuple[KVCacheSpec, ...]
+    num_blocks: int
+    max_model_len: int = 96
+    max_in_flight_tokens: int = 32
+    settings: CacheSettings = field(default_factory=lambda: CacheSettings(block_size=4))
+
+    def manager(self) -> KVCacheManager:
+        """A fresh pool."""
+        layout = plan_layout(
+            group_layers(self.specs),
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            max_in_flight_tokens=self.max_in_flight_tokens,
+        )
+        return KVCacheManager(layout, self.settings)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Drives one manager as a scheduler may, and compares it with the model after every call."""
+
+    configuration: ClassVar[Configuration]
+    num_calls: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.manager = self.configuration.manager()
+        self.model = Model(self.manager)
+        self.prefixes = Prefixes()
+        self.living: list[ModelRequest] = []
+        self.past: list[list[int]] = [[]]
+        """Public tokens of all requests so far: beginnings to share."""
+        self.serial = 0
+        states = [spec.block_size for spec in self.configuration.specs if spec.kind == "mamba"]
+        aligned = any(getattr(spec, "cache_mode", "none") == "align" for spec in self.configuration.specs)
+        self.state_block = min(states) if aligned else None
+
+    # One call, checked.
+
+    def call(self, verb: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        answer = verb(*arguments, **keywords)
+        type(self).num_calls += 1
+        self.manager.check_integrity([request.blocks for request in self.living])
+        return answer
+
+    def snapshot(self) -> object:
+        """All that a refused call must leave alone."""
+        pool = self.manager.pool
+        tables = [[(table.first_held, *table.ids) for table in request.blocks.tables] for request in self.living]
+        return pool.num_free, pool.num_evictions, [dict(prefixes) for prefixes in pool.prefix_maps], tables
+
+    def nth(self, number: int, is_running: bool) -> ModelRequest:
+        candidates = [request for request in self.living if request.is_running == is_running]
+        return candidates[number % len(candidates)]
+
+    def has_running(self) -> bool:
+        return any(request.is_running for request in self.living)
+
+    def has_waiting(self) -> bool:
+        return any(not request.is_running for request in self.living)
+
+    # What happens.
+
+    @precondition(lambda self: len(self.living) < MOST_LIVING)
+    @rule(
+        parent=st.integers(0, 7),
+        shared=st.integers(0, 80),
+        tail=st.lists(st.integers(0, 1), max_size=12),
+        num_own=st.integers(1, 24),
+        num_output=st.integers(1, 40),
+    )
+    def submit(self, parent: int, shared: int, tail: list[int], num_own: int, num_output: int) -> None:
+        """A request comes: the beginning of an earlier one, tokens that may be equal by chance, tokens of its own."""
+        limit = self.configuration.max_model_len
+        public = [*self.past[-1 - parent % len(self.past)][:shared], *tail][: limit - 2]
+        prompt_tokens = min(len(public) + num_own, limit - 1)
+        total = min(prompt_tokens + num_output, limit)
+        self.serial += 1
+        own = [self.serial * 1000 + place for place in range(total - len(public))]
+        self.add(ModelRequest(public + own, len(public), prompt_tokens))
+
+    @precondition(lambda self: len(self.living) < MOST_LIVING)
+    @rule(parent=st.integers(0, 3), more=st.lists(st.integers(0, 1), max_size=60), prompt=st.integers(1, 95))
+    def submit_known(self, parent: int, more: list[int], prompt: int) -> None:
+        """A request comes whose output others may share too, as in a conversation."""
+        tokens = [*self.past[-1 - parent % len(self.past)], *more, 0, 0][: self.configuration.max_model_len]
+        self.serial += 1
+        self.add(ModelRequest(tokens, len(tokens), min(prompt, len(tokens) - 1)))
+
+    def add(self, request: ModelRequest) -> None:
+        keys = PrefixKeys(hash_tokens(request.tokens[: request.public], self.manager.hash_unit), self.serial)
+        request.names = self.prefixes.of(request.tokens)
+        request.blocks = self.manager.new_request(keys, request.prompt_tokens)
+        self.past.append(request.tokens[: request.public])
+        self.living.append(request)
+
+    @rule()
+    def next_step(self) -> None:
+        """The step is over."""
+        self.model.step += 1
+        self.call(self.manager.new_step)
+
+    @precondition(has_waiting)
+    @rule(number=st.integers(0, 5), size=st.integers(1, 40), reserves=st.booleans(), alone=st.booleans())
+    def admit(self, number: int, size: int, reserves: bool, alone: bool) -> None:
+        """A request is looked up and admitted, or refused for want of blocks."""
+        request, manager = self.nth(number, is_running=False), self.manager
+        expected = self.model.longest_hit(request)
+        hit = self.call(manager.find_hit, request.blocks, request.known)
+        assert hit == expected
+        assert request.blocks.junction == 0 or hit < request.blocks.junction < request.known
+        num_tokens = self.chunk_end(request, hit, size)
+        reserve = request.known if reserves else 0
+        before, was_free = self.snapshot(), manager.pool.num_free
+        readable = self.call(manager.can_read, request.blocks, hit)
+        needed = self.model.blocks_to_admit(request, hit, num_tokens, reserve)
+        if self.call(
+            manager.admit, request.blocks, hit, num_tokens, reserve_tokens=reserve, alone=alone
+        ):
+            assert readable
+            self.check_hit_is_old(request, hit)
+            self.model.admitted(request, hit, num_tokens)
+        else:
+            assert self.snapshot() == before
+            room = was_free - (0 if alone else int(manager.settings.watermark * manager.pool.num_blocks))
+            assert not readable or needed + self.free_blocks_of_hit(request, hit) > room
+            request.blocks.junction = 0
+
+    def free_blocks_of_hit(self, request: ModelRequest, hit: int) -> int:
+        """Blocks that the request's hit would take out of the free queue."""
+        if not hit:
+            return 0
+        keys = request.blocks.keys.first(hit // self.manager.hash_unit)
+        hits = (manager.hit_blocks(keys, hit) for manager in self.manager.managers)
+        held = {block for other in self.living for table in other.blocks.tables for block in table.ids}
+        return len({block for blocks in hits for block in blocks} - held)
+
+    def check_hit_is_old(self, request: ModelRequest, hit: int) -> None:
+        """States are read from an earlier step: one that is written now can be copied only afterwards."""
+        for nth, manager in enumerate(self.manager.managers):
+            if hit and manager.spec.kind == "mamba":
+                block = next(self.model.table(nth, request))[2]
+                assert self.model.content[block].step < self.model.step
+
+    def chunk_end(self, request: ModelRequest, start: int, size: int) -> int:
+        """Where a chunk of up to `size` tokens ends: with states, at a block's end or in the block it begins in."""
+        end = min(start + size, request.known)
+        block = self.state_block
+        if block and end // block > start // block and end % block:
+            end = end // block * block
+        return end
+
+    @precondition(has_running)
+    @rule(number=st.integers(0, 5), size=st.integers(1, 40), lags=st.booleans(), caches=st.integers(0, 5))
+    def extend(self, number: int, size: int, lags: bool, caches: int) -> None:
+        """A running request computes a chunk of its prompt, or one more token."""
+        self.grow(self.nth(number, is_running=True), size, lags, caches > 0)
+
+    @precondition(has_running)
+    @rule(number=st.integers(0, 5), num_tokens=st.integers(2, 12), lags=st.booleans())
+    def decode(self, number: int, num_tokens: int, lags: bool) -> None:
+        """A running request computes several tokens, one in a step."""
+        request = self.nth(number, is_running=True)
+        for _ in range(num_tokens):
+            if not self.grow(request, 1, lags, caches=True):
+                return
+
+    def grow(self, request: ModelRequest, size: int, lags: bool, caches: bool) -> bool:
+        """Plan a running request's next tokens; False if it has no more, or gets no blocks."""
+        if request.planned_in_step == self.model.step:
+            self.next_step()
+        if request.computed == request.known:
+            request.known += 1
+        if request.known > len(request.tokens):
+            request.known -= 1
+            return False
+        manager, model = self.manager, self.model
+        num_processed = request.processed if lags else request.computed
+        num_tokens = self.chunk_end(request, request.computed, size)
+        is_quiet = not lags and num_tokens == request.computed + 1
+        is_quiet = is_quiet and request.computed < manager.next_event(request.blocks)
+        before = self.snapshot()
+        needed = model.blocks_to_extend(request, num_tokens)
+        grown = self.call(manager.extend, request.blocks, num_processed, num_tokens)
+        model.gives_back(request, num_processed)
+        if not grown:
+            assert needed > manager.pool.num_free
+            return False
+        model.computes(request, num_tokens)
+        if lags:  # what this step plans is in flight, what came before it is not
+            request.processed = num_processed
+        if caches:
+            self.call(manager.cache, request.blocks, num_tokens)
+        assert not is_quiet or self.snapshot() == before
+        return True
+
+    @precondition(has_running)
+    @rule(number=st.integers(0, 5), ends=st.booleans())
+    def free(self, number: int, ends: bool) -> None:
+        """A running request ends, or is preempted and waits again."""
+        request = self.nth(number, is_running=True)
+        self.call(self.manager.free, request.blocks)
+        self.model.freed(request)
+        if ends:
+            self.living.remove(request)
+
+    @invariant()
+    def tables_are_right(self) -> None:
+        self.model.check(self.living)
+
+    def teardown(self) -> None:
+        """After everything is freed, every block but the null block is free."""
+        for request in self.living:
+            self.manager.free(request.blocks)
+        self.living.clear()
+        self.manager.check_integrity([])
+        assert self.manager.pool.num_free == self.manager.pool.num_blocks - 1

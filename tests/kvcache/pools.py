@@ -1,0 +1,72 @@
+"""Layers, pools and requests that are small enough to reckon by hand."""
+
+from collections.abc import Sequence
+
+from kvcache.grouping import group_layers
+from kvcache.hashing import PrefixKeys, hash_tokens
+from kvcache.layout import KVCacheLayout, plan_layout
+from kvcache.manager import CacheSettings, KVCacheManager, RequestBlocks
+from kvcache.specs import ChunkedLocalSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
+
+TOKEN_BYTES = 4
+"""Of one token in one layer below: one head, one element for the key and one for the value, two bytes each."""
+
+
+def full(block_size: int = 16, **more) -> FullAttentionSpec:
+    return FullAttentionSpec(**{"block_size": block_size, "num_kv_heads": 1, "head_size": 1, **more})
+
+
+def sliding(window: int, block_size: int = 16, **more) -> SlidingWindowSpec:
+    return SlidingWindowSpec(**{"block_size": block_size, "num_kv_heads": 1, "head_size": 1, **more}, window=window)
+
+
+def chunked(chunk: int, block_size: int = 16) -> ChunkedLocalSpec:
+    return ChunkedLocalSpec(block_size=block_size, num_kv_heads=1, head_size=1, chunk=chunk)
+
+
+def mamba(block_size: int, cache_mode: str = "align", page_tokens: int | None = None) -> MambaSpec:
+    """A state that fills the page of `page_tokens` tokens of one attention layer."""
+    elements = (page_tokens or block_size) * TOKEN_BYTES // 2
+    return MambaSpec(block_size=block_size, shapes=((elements,),), dtypes=("bfloat16",), cache_mode=cache_mode)
+
+
+def manager_of(
+    *specs: KVCacheSpec, num_blocks: int = 1000, max_model_len: int = 4096, in_flight: int = 4096, **settings
+) -> KVCacheManager:
+    """A manager for these layers; `settings` are those of `CacheSettings`."""
+    groups = group_layers(specs)
+    layout = plan_layout(
+        groups, num_blocks=num_blocks, max_model_len=max_model_len, max_in_flight_tokens=in_flight
+    )
+    return KVCacheManager(layout, CacheSettings(**{"block_size": specs[0].block_size, **settings}))
+
+
+def tiny_layout(*specs: KVCacheSpec, num_blocks: int) -> KVCacheLayout:
+    """A pool of `num_blocks` whose size no start-up check has looked at."""
+    return KVCacheLayout(tuple(group_layers(specs)), num_blocks, max_model_len=4096, max_in_flight_tokens=4096)
+
+
+def request_of(manager: KVCacheManager, tokens: Sequence[int], prompt_tokens: int | None = None) -> RequestBlocks:
+    """A request with these tokens, all of them its prompt unless `prompt_tokens` says otherwise."""
+    keys = PrefixKeys(hash_tokens(tokens, manager.hash_unit), serial=0)
+    return manager.new_request(keys, len(tokens) if prompt_tokens is None else prompt_tokens)
+
+
+def hit_of(manager: KVCacheManager, tokens: Sequence[int]) -> int:
+    """What a new request with these tokens would not compute."""
+    return manager.find_hit(request_of(manager, tokens), len(tokens))
+
+
+def serve(manager: KVCacheManager, tokens: Sequence[int], *chunk_ends: int) -> int:
+    """Run a request alone from admission to its end; gives back its hit. `chunk_ends` cut its prompt."""
+    request = request_of(manager, tokens)
+    manager.new_step()
+    computed = hit = manager.find_hit(request, len(tokens))
+    first, *others = [end for end in (*chunk_ends, len(tokens)) if end > hit]
+    assert manager.admit(request, hit, first)
+    for computed, end in zip([first, *others], others, strict=False):
+        manager.new_step()
+        assert manager.extend(request, computed, end)
+        manager.cache(request, end)
+    manager.free(request)
+    return hit
