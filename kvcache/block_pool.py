@@ -1,4 +1,4 @@
-"""The block pool: which blocks are free, in what order they are reused, and which hash finds which block.
+"""The block pool: which blocks are free, in what order they are reused, and which key finds which block.
 
 ```
 reused next                                                        reused last
@@ -6,55 +6,69 @@ reused next                                                        reused last
 ```
 
 A block without a hash holds nothing that anyone could want again, so it goes back on top of the
-stack; a hashed one goes to the end of the queue and can be hit until its turn comes (vLLM since
-0.2x; the design document sent both to the end). Block ids are plain ints.
+stack; a hashed one goes to the end of the queue and can be hit until its turn comes. (The design
+document sent both to the end; vLLM 0.32 does not.)
+
+Block ids are plain ints, taken and given back by the list. The queue holds runs: blocks that were
+given back together, beside their keys. Nothing is ever taken out of its middle: a block that is hit
+forgets its run, and the run passes over it when its turn comes.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kvcache.errors import InvariantError
 
-__all__ = ["NULL_BLOCK", "BlockPool", "PrefixMap"]
+__all__ = ["NULL_BLOCK", "BlockPool"]
 
 NULL_BLOCK = 0
 """Stands in block tables for positions that are no longer needed. Never free, never hashed."""
 
-PrefixMap = dict[int, int]
-"""Prefix key to block id, for one KV cache group."""
+
+class _Run:
+    """Hashed blocks of one group that became free together, in the order of reuse."""
+
+    __slots__ = ("blocks", "group", "is_whole", "keys", "next")
+
+    def __init__(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
+        self.group = group
+        self.keys = keys
+        self.blocks = blocks
+        self.next = 0
+        """Index of the first block that was not reused yet."""
+        self.is_whole = True
+        """No block from `next` on has been hit."""
 
 
 class BlockPool:
-    """`num_blocks` blocks, one of them the null block, and a map from prefix key to block for each group."""
+    """`num_blocks` blocks, one of them the null block, and for each group a map from prefix key to block."""
 
     def __init__(self, num_blocks: int, num_groups: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least the null block, got {num_blocks} blocks")
         self.num_blocks = num_blocks
-        self.prefix_maps: tuple[PrefixMap, ...] = tuple({} for _ in range(num_groups))
+        self.prefix_maps: tuple[dict[int, int], ...] = tuple({} for _ in range(num_groups))
+        """For each group, prefix key to block."""
         self.num_evictions = 0
         self._unhashed = list(range(num_blocks - 1, 0, -1))
-        # Touched blocks stay in the queue as stale entries: an entry counts only if the block still
-        # remembers its place. Places are counted from the first entry ever queued.
-        self._hashed: deque[int] = deque()
-        self._next_place = 0
-        self._num_hashed_free = 0
-        self._place: list[int] = [-1] * num_blocks
-        self._hash: list[tuple[int, int] | None] = [None] * num_blocks  # (group, key)
-        # How many requests hold a hashed block; an unhashed block in use has exactly one holder.
-        self._num_holders = [1] * num_blocks
-        # All blocks of a key that is cached more than once, first cached first.
-        self._copies: dict[tuple[int, int], list[int]] = {}
+        self._queue: deque[_Run] = deque()
+        self._num_queued = 0
+        self._run_of: list[_Run | None] = [None] * num_blocks
+        """The run in which a block is free; None while it is held or unhashed."""
+        self._more_holders: dict[int, int] = {}
+        """Holders of a block beside the first; only of blocks that have some."""
+        self._copies: tuple[dict[int, list[int]], ...] = tuple({} for _ in range(num_groups))
+        """For each group, all blocks of a key that is cached more than once, first cached first."""
 
     @property
     def num_free(self) -> int:
         """Blocks that can be taken: unhashed ones, and hashed ones that nobody holds."""
-        return len(self._unhashed) + self._num_hashed_free
+        return len(self._unhashed) + self._num_queued
 
     @property
     def num_cached_free(self) -> int:
         """Free blocks that can still be hit."""
-        return self._num_hashed_free
+        return self._num_queued
 
     @property
     def usage(self) -> float:
@@ -62,135 +76,176 @@ class BlockPool:
         usable = self.num_blocks - 1
         return 1.0 - self.num_free / usable if usable else 0.0
 
+    # Taking.
+
     def take(self, num_blocks: int) -> list[int]:
         """The next `num_blocks` free blocks in the order of reuse; hashed ones lose their hash."""
         unhashed = self._unhashed
-        from_stack = min(num_blocks, len(unhashed))
-        if not from_stack:
-            return self._evict(num_blocks)
-        taken = unhashed[-from_stack:]
-        taken.reverse()
-        del unhashed[-from_stack:]
-        if from_stack < num_blocks:
-            taken += self._evict(num_blocks - from_stack)
+        if len(unhashed) >= num_blocks:
+            taken = unhashed[-num_blocks:]
+            del unhashed[-num_blocks:]
+            taken.reverse()
+            return taken
+        taken = unhashed[::-1]
+        unhashed.clear()
+        self._evict(num_blocks - len(taken), taken)
         return taken
 
-    def _evict(self, num_blocks: int) -> list[int]:
-        if num_blocks > self._num_hashed_free:
-            raise InvariantError(
-                f"no-overdraft: {num_blocks} blocks asked of the queue, {self._num_hashed_free} are free"
-            )
-        evicted: list[int] = []
-        queue, places = self._hashed, self._place
-        place = self._next_place - len(queue)
-        while len(evicted) < num_blocks:
-            block = queue.popleft()
-            if places[block] == place:
-                places[block] = -1
-                self._num_holders[block] = 1
-                evicted.append(block)
-            place += 1
-        self._num_hashed_free -= num_blocks
+    def _evict(self, num_blocks: int, taken: list[int]) -> None:
+        """Append the next `num_blocks` of the queue to `taken`."""
+        if num_blocks > self._num_queued:
+            raise InvariantError(f"no-overdraft: {num_blocks} blocks asked of a queue of {self._num_queued}")
+        self._num_queued -= num_blocks
         self.num_evictions += num_blocks
-        for block in evicted:
-            self._forget(block)
-        return evicted
+        run_of = self._run_of
+        while num_blocks:
+            run = self._queue[0]
+            start, stop = run.next, run.next + num_blocks
+            blocks, keys = run.blocks[start:stop], run.keys[start:stop]
+            run.next = start + len(blocks)
+            if run.next == len(run.blocks):
+                self._queue.popleft()
+            if not run.is_whole:
+                kept = [(key, block) for key, block in zip(keys, blocks, strict=True) if run_of[block] is run]
+                keys, blocks = [key for key, _ in kept], [block for _, block in kept]
+            for block in blocks:
+                run_of[block] = None
+            self._forget(run.group, keys, blocks)
+            taken += blocks
+            num_blocks -= len(blocks)
 
-    def _forget(self, block: int) -> None:
-        """Take a block out of the prefix map."""
-        entry = self._hash[block]
-        assert entry is not None
-        group, key = entry
-        self._hash[block] = None
-        copies = self._copies.get(entry) if self._copies else None
-        if copies is None:
-            del self.prefix_maps[group][key]
+    def _forget(self, group: int, keys: Iterable[int], blocks: Iterable[int]) -> None:
+        """Take blocks out of the prefix map."""
+        prefixes, copies = self.prefix_maps[group], self._copies[group]
+        if not copies or copies.keys().isdisjoint(keys):
+            for key in keys:
+                del prefixes[key]
             return
-        copies.remove(block)
-        self.prefix_maps[group][key] = copies[0]
-        if len(copies) == 1:
-            del self._copies[entry]
+        for key, block in zip(keys, blocks, strict=True):
+            others = copies.get(key)
+            if others is None:
+                del prefixes[key]
+                continue
+            others.remove(block)
+            prefixes[key] = others[0]
+            if len(others) == 1:
+                del copies[key]
+
+    # Giving back.
 
     def put_unhashed(self, blocks: Sequence[int]) -> None:
         """Give back blocks without a hash; the last of them is reused first."""
-        self._unhashed.extend(blocks)
+        self._unhashed += blocks
 
-    def put_hashed(self, blocks: Sequence[int]) -> None:
-        """Drop one holder of each; those without any left queue up in this order."""
-        num_holders, queue, places = self._num_holders, self._hashed, self._place
-        place = self._next_place
+    def put_hashed(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
+        """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
+        more = self._more_holders
+        if more and not more.keys().isdisjoint(blocks):
+            kept = [(key, block) for key, block in zip(keys, blocks, strict=True) if not self._drop_holder(block)]
+            if not kept:
+                return
+            keys, blocks = [key for key, _ in kept], [block for _, block in kept]
+        run = _Run(group, keys, blocks)
+        run_of = self._run_of
         for block in blocks:
-            num_holders[block] -= 1
-            if not num_holders[block]:
-                places[block] = place
-                place += 1
-                queue.append(block)
-        self._num_hashed_free += place - self._next_place
-        self._next_place = place
+            run_of[block] = run
+        self._queue.append(run)
+        self._num_queued += len(blocks)
 
-    def touch(self, blocks: Sequence[int]) -> None:
-        """Add a holder to each hashed block: free ones leave the queue."""
-        num_holders, places = self._num_holders, self._place
-        for block in blocks:
-            if not num_holders[block]:
-                places[block] = -1
-                self._num_hashed_free -= 1
-            num_holders[block] += 1
+    def _drop_holder(self, block: int) -> bool:
+        """Whether the block had more than one holder, and has one less now."""
+        more = self._more_holders
+        num_more = more.get(block)
+        if num_more is None:
+            return False
+        if num_more == 1:
+            del more[block]
+        else:
+            more[block] = num_more - 1
+        return True
 
-    def num_free_among(self, blocks: Sequence[int]) -> int:
-        """How many of these hashed blocks nobody holds."""
-        num_holders = self._num_holders
-        return [num_holders[block] for block in blocks].count(0)
+    # Prefixes.
 
     def hash_blocks(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
-        """Let each prefix key of a group find its block from now on; a block's earlier key is dropped."""
+        """Let each prefix key of a group find its block from now on; blocks that it found before stay as copies."""
         prefixes = self.prefix_maps[group]
+        if prefixes.keys().isdisjoint(keys):
+            prefixes.update(zip(keys, blocks, strict=True))
+            return
+        copies = self._copies[group]
         for key, block in zip(keys, blocks, strict=True):
-            if self._hash[block] is not None:
-                self._forget(block)
-            self._hash[block] = entry = (group, key)
             first = prefixes.setdefault(key, block)
             if first != block:
-                self._copies.setdefault(entry, [first]).append(block)
+                copies.setdefault(key, [first]).append(block)
 
-    def is_hashed(self, block: int) -> bool:
-        """Whether a prefix key finds the block."""
-        return self._hash[block] is not None
+    def unhash_held(self, group: int, key: int, block: int) -> None:
+        """Let a key no longer find a block that is held."""
+        self._forget(group, [key], [block])
 
-    def check_integrity(self, holders: dict[int, int]) -> None:
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Add a holder to each hashed block; free ones leave the queue."""
+        run_of, more = self._run_of, self._more_holders
+        for block in blocks:
+            run = run_of[block]
+            if run is None:
+                more[block] = more.get(block, 0) + 1
+            else:
+                run_of[block] = None
+                run.is_whole = False
+                self._num_queued -= 1
+
+    def num_free_among(self, blocks: Iterable[int]) -> int:
+        """How many of these hashed blocks nobody holds."""
+        run_of = self._run_of
+        return sum(run_of[block] is not None for block in blocks)
+
+    # Looking in.
+
+    def check_integrity(self, tables: Iterable[tuple[int, int | None, int]]) -> None:
         """Raise InvariantError if the pool contradicts itself or the block tables.
 
-        `holders` counts for each block in how many block tables it stands.
+        `tables` has (group, prefix key or None, block) for every place of a block table that holds a block.
 
-        conservation: every block but the null block is either free or held, exactly once.
-        reference-counts: a hashed block has as many holders as there are tables that name it.
-        live-hashes: the prefix maps name exactly the hashed blocks, under their own keys.
+        conservation: every block but the null block is either free or held.
+        reference-counts: a block has as many holders as there are places in tables that name it.
+        live-hashes: the prefix maps name exactly the hashed blocks, each under its own key.
         """
-        queued = self._queued_blocks()
-        free = [*self._unhashed, *queued]
-        if len(set(free)) != len(free) or len(queued) != self._num_hashed_free:
+        places = list(tables)
+        queued = self._queued()
+        held: dict[int, int] = {}
+        for _, _, block in places:
+            held[block] = held.get(block, 0) + 1
+        free = [*self._unhashed, *(block for _, _, block in queued)]
+        if len(queued) != self._num_queued or len(set(free)) != len(free):
             raise InvariantError("conservation: a block is free twice, or the count of free blocks is wrong")
-        if set(free) | set(holders) != set(range(1, self.num_blocks)) or set(free) & set(holders):
+        if set(free) | set(held) != set(range(1, self.num_blocks)) or set(free) & set(held):
             raise InvariantError("conservation: a block is lost, or both free and held")
-        for block, num_holders in holders.items():
-            if num_holders != self._num_holders[block] or (num_holders > 1 and self._hash[block] is None):
-                raise InvariantError(f"reference-counts: block {block} stands in {num_holders} tables")
-        self._check_hashes(queued)
+        if {block: count - 1 for block, count in held.items() if count > 1} != self._more_holders:
+            raise InvariantError("reference-counts: holders and block tables differ")
+        self._check_hashes(queued, places)
 
-    def _queued_blocks(self) -> list[int]:
-        first = self._next_place - len(self._hashed)
-        return [block for place, block in enumerate(self._hashed, first) if self._place[block] == place]
+    def _queued(self) -> list[tuple[int, int, int]]:
+        """(group, key, block) of all free hashed blocks, in the order of reuse."""
+        return [
+            (run.group, key, block)
+            for run in self._queue
+            for key, block in list(zip(run.keys, run.blocks, strict=True))[run.next :]
+            if self._run_of[block] is run
+        ]
 
-    def _check_hashes(self, queued: list[int]) -> None:
-        if any(self._hash[block] is not None for block in self._unhashed):
-            raise InvariantError("live-hashes: a block in the stack has a hash")
-        if any(self._hash[block] is None or self._num_holders[block] for block in queued):
-            raise InvariantError("live-hashes: a block in the queue has no hash, or a holder")
-        hashed = {block for block in range(self.num_blocks) if self._hash[block] is not None}
-        found = {block for prefixes in self.prefix_maps for block in prefixes.values()}
-        copies = {block for blocks in self._copies.values() for block in blocks}
-        if found | copies != hashed or NULL_BLOCK in hashed:
-            raise InvariantError("live-hashes: the prefix maps and the blocks' own hashes differ")
-        for group, prefixes in enumerate(self.prefix_maps):
-            if any(self._hash[block] != (group, key) for key, block in prefixes.items()):
-                raise InvariantError("live-hashes: a key finds a block with another key")
+    def _check_hashes(self, queued: list[tuple[int, int, int]], places: list[tuple[int, int | None, int]]) -> None:
+        hashed = {*queued, *((group, key, block) for group, key, block in places if key is not None)}
+        if any(key is None for _, key, block in places if block in self._more_holders):
+            raise InvariantError("reference-counts: a block without a hash has several holders")
+        found = {(group, key, block) for group, prefixes in enumerate(self.prefix_maps) for key, block in prefixes.items()}
+        copies = {
+            (group, key, block)
+            for group, by_key in enumerate(self._copies)
+            for key, blocks in by_key.items()
+            for block in blocks
+        }
+        if found | copies != hashed:
+            raise InvariantError("live-hashes: the prefix maps and the hashed blocks differ")
+        for group, by_key in enumerate(self._copies):
+            if any(self.prefix_maps[group].get(key) != blocks[0] for key, blocks in by_key.items()):
+                raise InvariantError("live-hashes: a key does not find the first of its copies")

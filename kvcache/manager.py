@@ -5,7 +5,6 @@ running one more, `free` takes them all back. Shortage is an answer: `admit` and
 False and change nothing that matters.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +36,7 @@ class RequestBlocks:
 
     __slots__ = ("cached_tokens", "junction", "keys", "prompt_tokens", "tables")
 
-    def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: list[BlockTable]) -> None:
+    def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: tuple[BlockTable, ...]) -> None:
         self.keys = keys
         self.prompt_tokens = prompt_tokens
         self.tables = tables
@@ -92,7 +91,8 @@ class KVCacheManager:
 
     def new_request(self, keys: PrefixKeys, prompt_tokens: int) -> RequestBlocks:
         """A request with empty tables. `keys` are the prefix keys of its tokens, prompt and output."""
-        return RequestBlocks(keys, prompt_tokens, [manager.new_table() for manager in self.managers])
+        tables = tuple(manager.new_table(keys, prompt_tokens) for manager in self.managers)
+        return RequestBlocks(keys, prompt_tokens, tables)
 
     def new_step(self) -> None:
         """A new step is being planned: what the step before wrote can be read."""
@@ -128,27 +128,23 @@ class KVCacheManager:
         """
         if not self.can_read(blocks, hit_tokens):
             return False
-        keys = blocks.keys.first(num_tokens // self.hash_unit) if self.coordinator.caches else ()
-        managers = self.managers
+        managers, tables = self.managers, blocks.tables
         room = self.pool.num_free - (0 if alone else self._watermark_blocks)
+        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in managers)
         if reserve_tokens:
             reserved = sum(m.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for m in managers)
-            if reserved > room:
-                return False
-        else:
-            reserved = 0
-        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in managers)
-        needed = max(needed, reserved)
+            needed = max(needed, reserved)
         if needed > room:
             return False
         if hit_tokens:
+            keys = blocks.keys.first(hit_tokens // self.hash_unit)
             hits = [manager.hit_blocks(keys, hit_tokens) for manager in managers]
             if needed + sum(map(self.pool.num_free_among, hits)) > room:
                 return False
-            for manager, table, hit in zip(managers, blocks.tables, hits, strict=True):
-                manager.take_hit(table, hit, hit_tokens)
-        for manager, table in zip(managers, blocks.tables, strict=True):
-            manager.extend(table, num_tokens)
+            for table, hit in zip(tables, hits, strict=True):
+                table.manager.take_hit(table, hit, hit_tokens)
+        for table in tables:
+            table.manager.extend(table, num_tokens)
         self.cache(blocks, num_tokens)
         return True
 
@@ -157,33 +153,32 @@ class KVCacheManager:
 
         What has left a window is given back even where the answer is False.
         """
-        tables = blocks.tables
         needed = 0
-        for manager, table in zip(self.managers, tables, strict=True):
-            manager.free_unneeded(table, num_processed)
-            needed += manager.num_new_blocks(table, num_tokens)
+        for table in blocks.tables:
+            if num_processed >= table.free_at:
+                table.manager.free_unneeded(table, num_processed)
+            if num_tokens > table.num_slots:
+                needed += table.manager.num_new_blocks(table, num_tokens)
         if needed:
             if needed > self.pool.num_free:
                 return False
-            for manager, table in zip(self.managers, tables, strict=True):
-                manager.extend(table, num_tokens)
+            for table in blocks.tables:
+                if num_tokens > table.num_slots:
+                    table.manager.extend(table, num_tokens)
         return True
 
     def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:
         """Hash what the first `num_tokens` fill, so that other requests can hit it."""
         num_tokens = self.coordinator.num_cacheable(num_tokens)
-        if not num_tokens:
-            return
-        keys = blocks.keys.first(num_tokens // self.hash_unit)
-        for manager, table in zip(self.managers, blocks.tables, strict=True):
-            manager.cache(table, keys, num_tokens, blocks.prompt_tokens, blocks.junction)
-        blocks.cached_tokens = num_tokens
+        if num_tokens:
+            for table in blocks.tables:
+                table.manager.cache(table, num_tokens, blocks.junction)
+            blocks.cached_tokens = num_tokens
 
     def free(self, blocks: RequestBlocks) -> None:
         """Take back all blocks of a request that is finished or preempted; its tables are empty again."""
-        for manager, table in zip(self.managers, blocks.tables, strict=True):
-            manager.free(table)
-        blocks.tables = [manager.new_table() for manager in self.managers]
+        for table in blocks.tables:
+            table.manager.free(table)
         blocks.cached_tokens = 0
         blocks.junction = 0
 
@@ -192,17 +187,15 @@ class KVCacheManager:
 
         Until then `extend` and `cache` have nothing to do for it.
         """
-        event = (blocks.cached_tokens // self._step_of_caching + 1) * self._step_of_caching - 1
-        for manager, table in zip(self.managers, blocks.tables, strict=True):
-            event = min(event, manager.next_event(table))
+        step = self._step_of_caching
+        event = (blocks.cached_tokens // step + 1) * step - 1
+        for table in blocks.tables:
+            event = min(event, table.num_slots, table.free_at)
         return event
 
     # Looking in.
 
     def check_integrity(self, requests: Sequence[RequestBlocks]) -> None:
         """Raise InvariantError if pool, hashes and the tables of all living `requests` contradict each other."""
-        holders: Counter[int] = Counter()
-        for blocks in requests:
-            for manager, table in zip(self.managers, blocks.tables, strict=True):
-                holders.update(manager.held_blocks(table))
-        self.pool.check_integrity(dict(holders))
+        tables = [table for blocks in requests for table in blocks.tables]
+        self.pool.check_integrity(place for table in tables for place in table.manager.places(table))

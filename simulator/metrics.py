@@ -164,9 +164,15 @@ def _count_requests(requests: pd.DataFrame) -> dict[str, Any]:
         "arrived": len(requests),
         "finished": int((status == "finished").sum()),
         "rejected": len(rejected),
-        "rejected_reasons": {str(reason): int(count) for reason, count in sorted(rejected.value_counts().items())},
+        "rejected_reasons": _count_reasons(rejected),
         "unfinished": int((status == "unfinished").sum()),
     }
+
+
+def _count_reasons(reasons: "pd.Series[str]") -> dict[str, int]:
+    """How often each occurs, the most frequent first."""
+    counts = {str(reason): int(count) for reason, count in reasons.value_counts().items()}
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _throughput(requests: pd.DataFrame, span_s: float) -> dict[str, float | None]:

@@ -42,7 +42,7 @@ INK = "#1a1d21"
 _BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 _VERMILION, _PURPLE, _GREY = "#D55E00", "#CC79A7", "#999999"
 
-_STYLE: dict[str, Any] = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
@@ -87,32 +87,33 @@ def draw_kv_usage(result: Result, figure: FigureBase) -> None:
     free = np.maximum(0.0, usable_blocks - held.mean - cached)
     shares = 100 / usable_blocks * np.vstack([held.mean, cached, free])
     axes = figure.subplots()
-    at, unit = _centres(edges_s)
+    edges, unit = _in_unit(edges_s)
+    at = _centres(edges)
     axes.stackplot(
         at, shares, colors=(_BLUE, _SKY, _GREY), alpha=0.75, labels=("held by requests", "cached, free", "free, empty")
     )
     axes.plot(at, 100 / usable_blocks * held.high, color=INK, linewidth=0.7, label="held at most")
     axes.set_ylim(0, 100)
     axes.set_ylabel("Blocks of the pool (%)")
-    _finish_time_axis(axes, at, unit)
+    _finish_time_axis(axes, edges, unit)
     _legend_above(figure, axes)
 
 
 def draw_requests(result: Result, figure: FigureBase) -> None:
     """Running and waiting requests over time."""
     edges_s = _edges_s(result, _BINS)
-    at, unit = _centres(edges_s)
+    edges, unit = _in_unit(edges_s)
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, column, colour in ((upper, "running", _BLUE), (lower, "waiting", _VERMILION)):
-        _draw_band(axes, at, _column_over_time(result.steps, column, edges_s), colour)
+        _draw_band(axes, _centres(edges), _column_over_time(result.steps, column, edges_s), colour)
         axes.set_ylabel(column.capitalize())
-    _finish_time_axis(lower, at, unit)
+    _finish_time_axis(lower, edges, unit)
 
 
 def draw_throughput(result: Result, figure: FigureBase) -> None:
     """Prompt tokens computed and tokens decoded per second, over time."""
     edges_s = _edges_s(result, _RATE_BINS)
-    at, unit = _centres(edges_s)
+    edges, unit = _in_unit(edges_s)
     steps = result.steps
     starts_s, ends_s = _spans_s(steps)
     decoded = _floats(steps, "num_decodes") * _floats(steps, "num_steps")
@@ -122,11 +123,11 @@ def draw_throughput(result: Result, figure: FigureBase) -> None:
         (lower, decoded, _GREEN, "Decoded tokens/s"),
     ):
         per_s = over_time(starts_s, ends_s, tokens / (ends_s - starts_s), edges_s).mean
-        axes.fill_between(at, per_s, color=colour, alpha=0.75, linewidth=0)
+        axes.stairs(per_s, edges, fill=True, color=colour, alpha=0.75, linewidth=0)
         axes.set_ylim(0, 1.08 * float(per_s.max()) or 1.0)
         axes.yaxis.set_major_formatter(_thousands)
         axes.set_ylabel(label)
-    _finish_time_axis(lower, at, unit)
+    _finish_time_axis(lower, edges, unit)
 
 
 def draw_pool_bytes(result: Result, figure: FigureBase) -> None:
@@ -138,14 +139,12 @@ def draw_pool_bytes(result: Result, figure: FigureBase) -> None:
     ends_s = np.append(starts_s[1:], edges_s[-1])
     parts = [over_time(starts_s, ends_s, _floats(samples, part), edges_s).mean / _GIB for part, _, _ in _POOL_PARTS]
     axes = figure.subplots()
-    at, unit = _centres(edges_s)
-    axes.stackplot(
-        at, *parts, labels=[label for _, label, _ in _POOL_PARTS], colors=[colour for *_, colour in _POOL_PARTS],
-        alpha=0.75,
-    )  # fmt: skip
+    edges, unit = _in_unit(edges_s)
+    _, labels, colours = zip(*_POOL_PARTS, strict=True)
+    axes.stackplot(_centres(edges), *parts, labels=labels, colors=colours, alpha=0.75)
     axes.set_ylim(0, result.capacity["pool_bytes"] / _GIB)
     axes.set_ylabel("Pool (GiB)")
-    _finish_time_axis(axes, at, unit)
+    _finish_time_axis(axes, edges, unit)
     _legend_above(figure, axes)
 
 
@@ -158,21 +157,20 @@ def draw_latencies(result: Result, figure: FigureBase) -> None:
 
 
 def _draw_shares(axes: Axes, times_s: Floats, what: str, colour: str) -> None:
-    axes.set_title(what)
     axes.set_ylim(0, 102)
     times_s = times_s[times_s > 0]  # the axis is logarithmic
     if not len(times_s):
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center")
+        axes.set_title(f"{what}: no data")
         axes.set_xticks([])
         return
     shares = np.linspace(0, 100, _CURVE_POINTS)
     curve = np.percentile(times_s, shares)
     axes.plot(curve, shares, color=colour, linewidth=1.6)
-    for percentile, style in ((50, "--"), (99, ":")):
-        at = float(np.percentile(times_s, percentile))
-        axes.axvline(at, linestyle=style, color=INK, linewidth=1.0, label=f"p{percentile} {format_seconds(at)}")
+    median_s, p99_s = np.percentile(times_s, (50, 99))
+    axes.axvline(median_s, linestyle="--", color=INK, linewidth=1.0)
+    axes.axvline(p99_s, linestyle=":", color=INK, linewidth=1.0)
+    axes.set_title(f"{what}: p50 {format_seconds(median_s)} (dashed), p99 {format_seconds(p99_s)} (dotted)")
     _scale_seconds(axes, float(curve[0]), float(curve[-1]))
-    axes.legend(loc="lower right")
 
 
 def _scale_seconds(axes: Axes, least_s: float, most_s: float) -> None:
@@ -188,14 +186,17 @@ def _scale_seconds(axes: Axes, least_s: float, most_s: float) -> None:
 
 
 def _draw_band(axes: Axes, at: Floats, timeline: Timeline, colour: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.fill_between(at, timeline.low, timeline.high, color=colour, alpha=0.25, linewidth=0)
     axes.plot(at, timeline.mean, color=colour)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.set_ylim(0, 1.08 * float(timeline.high.max()) or 1.0)
     axes.yaxis.set_major_formatter(_thousands)
 
 
-def _finish_time_axis(axes: Axes, at: Floats, unit: str) -> None:
-    axes.set_xlim(at[0], at[-1])
+def _finish_time_axis(axes: Axes, edges: Floats, unit: str) -> None:
+    axes.set_xlim(edges[0], edges[-1])
     axes.set_xlabel(f"Simulated time ({unit})")
 
 
@@ -210,11 +211,15 @@ def _edges_s(result: Result, num_bins: int) -> Floats:
     return np.linspace(begin_s, float(result.steps["end_s"].max()), num_bins + 1)
 
 
-def _centres(edges_s: Floats) -> tuple[Floats, str]:
-    """([bins] middle of each bin, the unit of these figures)."""
+def _in_unit(edges_s: Floats) -> tuple[Floats, str]:
+    """(the same edges in a readable unit, its name)."""
     span_s = edges_s[-1] - edges_s[0]
     unit_s, unit = (3600, "hours") if span_s > 7200 else (60, "minutes") if span_s > 300 else (1, "seconds")
-    return (edges_s[:-1] + edges_s[1:]) / 2 / unit_s, unit
+    return edges_s / unit_s, unit
+
+
+def _centres(edges: Floats) -> Floats:
+    return (edges[:-1] + edges[1:]) / 2
 
 
 def _column_over_time(steps: pd.DataFrame, column: str, edges_s: Floats) -> Timeline:

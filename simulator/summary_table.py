@@ -1,6 +1,6 @@
 """A summary in words and units, for a person: the terminal and the report show the same lines."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "format_seconds",
     "format_share",
     "latency_rows",
+    "list_reasons",
     "summary_lines",
 ]
 
@@ -24,6 +25,7 @@ LATENCY_NAMES = {
 
 NO_DATA = "–"
 _SHOWN_PERCENTILES = ("p50", "p90", "p99", "max")
+_SHOWN_REASONS = 3
 _MINUTES_FROM_S = 120
 _HOURS_FROM_S = 7200
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -31,8 +33,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(what, how much) of a summary that `metrics.summarize` made, in the order in which to show them."""
-    throughput, usage = summary["throughput"], summary["kv_cache_usage"]
-    running, waiting = summary["running"], summary["waiting"]
+    throughput = summary["throughput"]
     return [
         *_request_lines(summary["requests"]),
         ("Makespan", format_seconds(summary["makespan_s"])),
@@ -41,10 +42,10 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Prompt tokens per second", format_number(throughput["prompt_tokens_per_s"])),
         ("Output tokens per second", format_number(throughput["output_tokens_per_s"])),
         ("Prefix cache hit rate", format_share(summary["prefix_cache_hit_rate"])),
-        ("KV cache usage", f"mean {format_share(usage['mean'])}, max {format_share(usage['max'])}"),
+        ("KV cache usage", _mean_and_max(summary["kv_cache_usage"], format_share)),
         ("Wasted bytes of held blocks", _wasted(summary["wasted_bytes"])),
-        ("Running requests", f"mean {format_number(running['mean'])}, max {format_number(running['max'])}"),
-        ("Waiting requests", f"mean {format_number(waiting['mean'])}, max {format_number(waiting['max'])}"),
+        ("Running requests", _mean_and_max(summary["running"], format_number)),
+        ("Waiting requests", _mean_and_max(summary["waiting"], format_number)),
         ("Preemptions", _preemptions(summary["preemptions"])),
         ("Evicted blocks", f"{summary['evictions']:,}"),
         ("Steps", f"{summary['steps']:,}"),
@@ -57,6 +58,16 @@ def latency_rows(summary: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]
         (name, {measure: format_seconds(seconds) for measure, seconds in summary[key].items()})
         for key, name in LATENCY_NAMES.items()
     ]
+
+
+def list_reasons(requests: Mapping[str, Any]) -> str:
+    """Why requests were rejected, and how many where there are several reasons: the most frequent ones."""
+    reasons = requests["rejected_reasons"]
+    if len(reasons) == 1:
+        return str(next(iter(reasons)))
+    shown = [f"{count:,} {reason}" for reason, count in list(reasons.items())[:_SHOWN_REASONS]]
+    others = sum(reasons.values()) - sum(list(reasons.values())[:_SHOWN_REASONS])
+    return ", ".join([*shown, f"{others:,} for other reasons"] if others else shown)
 
 
 def format_seconds(seconds: float | None) -> str:
@@ -86,8 +97,8 @@ def format_bytes(num_bytes: float | None) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """43.2%."""
-    return NO_DATA if share is None else f"{share:.1%}"
+    """43.2%, 100%."""
+    return NO_DATA if share is None else f"{share:.1%}".replace(".0%", "%")
 
 
 def format_number(value: float | None) -> str:
@@ -102,17 +113,10 @@ def format_number(value: float | None) -> str:
 def _request_lines(requests: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("Requests finished", f"{requests['finished']:,} of {requests['arrived']:,}")]
     if requests["rejected"]:
-        lines.append(("Requests rejected", _rejected(requests)))
+        lines.append(("Requests rejected", f"{requests['rejected']:,} ({list_reasons(requests)})"))
     if requests["unfinished"]:
         lines.append(("Requests unfinished", f"{requests['unfinished']:,}"))
     return lines
-
-
-def _rejected(requests: Mapping[str, Any]) -> str:
-    reasons = requests["rejected_reasons"]
-    if len(reasons) == 1:
-        return f"{requests['rejected']:,} ({next(iter(reasons))})"
-    return f"{requests['rejected']:,} ({', '.join(f'{count:,} {reason}' for reason, count in reasons.items())})"
 
 
 def _spread(distribution: Mapping[str, float | None]) -> str:
@@ -121,11 +125,19 @@ def _spread(distribution: Mapping[str, float | None]) -> str:
     return ", ".join(f"{measure} {format_seconds(distribution[measure])}" for measure in _SHOWN_PERCENTILES)
 
 
-def _wasted(wasted: Mapping[str, float | None]) -> str:
-    if wasted["mean"] is None:
+def _mean_and_max(measure: Mapping[str, float | None], as_text: Callable[[float | None], str]) -> str:
+    if measure["mean"] is None:
         return NO_DATA
-    share = f" ({format_share(wasted['share_of_held'])} of held bytes)" if wasted["share_of_held"] is not None else ""
-    return f"mean {format_bytes(wasted['mean'])}, max {format_bytes(wasted['max'])}{share}"
+    return f"mean {as_text(measure['mean'])}, max {as_text(measure['max'])}"
+
+
+def _wasted(wasted: Mapping[str, float | None]) -> str:
+    spread = _mean_and_max(wasted, format_bytes)
+    return (
+        spread
+        if wasted["share_of_held"] is None
+        else f"{spread} ({format_share(wasted['share_of_held'])} of held bytes)"
+    )
 
 
 def _preemptions(preemptions: Mapping[str, int]) -> str:

@@ -2,7 +2,7 @@
 
 ```
 positions of one request's blocks in one group
- 0 ........... first_held ........... num_cached ........... num_blocks
+ 0 ........... first_held ........... num_cached ........... num_positions
  | null blocks | looked at for caching | not full, or just taken |
 ```
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kvcache.block_pool import BlockPool
+from kvcache.hashing import PrefixKeys
 from kvcache.specs import KVCacheSpec, cdiv
 
 __all__ = ["NEVER", "BlockTable", "CachePolicy", "SingleTypeManager"]
@@ -39,16 +40,23 @@ class CachePolicy:
 class BlockTable:
     """The blocks of one request in the groups of one manager."""
 
-    __slots__ = ("first_held", "hashed", "ids", "num_cached")
+    __slots__ = ("first_held", "free_at", "hashed", "ids", "keys", "manager", "num_cached", "num_slots", "prompt_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, manager: "SingleTypeManager", keys: PrefixKeys, prompt_tokens: int) -> None:
+        self.manager = manager
+        self.keys = keys
+        self.prompt_tokens = prompt_tokens
         self.ids: list[int] = []
         """Block ids from position `first_held` on, one per group for each position."""
         self.first_held = 0
+        self.num_slots = 0
+        """Tokens that the table has room for, null blocks included: its positions times the block size."""
+        self.free_at = NEVER
+        """Settled tokens at which the first held block is no longer needed."""
         self.num_cached = 0
         """Positions below it have been looked at for caching."""
         self.hashed: list[tuple[int, int]] = []
-        """Ranges of positions whose blocks were hashed; ascending and disjoint."""
+        """Ranges of positions whose blocks were hashed; ascending, disjoint and apart."""
 
     def mark_hashed(self, start: int, end: int) -> None:
         """Remember that the blocks at positions `start` to `end` (exclusive) are hashed."""
@@ -60,10 +68,12 @@ class BlockTable:
 
     def split(self, start: int, end: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """(hashed, unhashed) ranges within positions `start` to `end`, both ascending."""
+        if not self.hashed or self.hashed[-1][1] <= start:
+            return [], [(start, end)]
         hashed: list[tuple[int, int]] = []
         unhashed: list[tuple[int, int]] = []
         for first, last in self.hashed:
-            first, last = max(first, start), min(last, end)
+            first, last = max(first, start), min(last, end)  # noqa: PLW2901  clipped
             if first < last:
                 if start < first:
                     unhashed.append((start, first))
@@ -118,7 +128,7 @@ class SingleTypeManager(ABC):
 
         `boundaries` are the tokens after which another request is expected to continue.
         """
-        yield start, end
+        return ((start, end),)
 
     # Looking up.
 
@@ -129,7 +139,26 @@ class SingleTypeManager(ABC):
 
     def is_cached(self, key: int) -> bool:
         """Whether every group has a block for the key."""
-        return all(key in prefixes for prefixes in self.prefix_maps)
+        for prefixes in self.prefix_maps:
+            if key not in prefixes:
+                return False
+        return True
+
+    def first_missing(self, keys: Sequence[int], start: int, end: int) -> int:
+        """The first position from `start` to `end` whose block is not cached, or `end`.
+
+        Only where a cached block implies that those before it are cached too. So it is where requests
+        hold and give back a beginning as a whole: what comes later is always reused earlier. Then a
+        bisection finds it.
+        """
+        units = self.units_per_block
+        while start < end:
+            middle = (start + end) // 2
+            if self.is_cached(keys[(middle + 1) * units - 1]):
+                start = middle + 1
+            else:
+                end = middle
+        return start
 
     def first_hit_position(self, hit_tokens: int) -> int:
         """The first block that a request which resumes after `hit_tokens` needs."""
@@ -142,15 +171,7 @@ class SingleTypeManager(ABC):
             return list(map(self.prefix_maps[0].__getitem__, hit_keys))
         return [prefixes[key] for key in hit_keys for prefixes in self.prefix_maps]
 
-    def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
-        """Whether the blocks of a hit can be read in this very step."""
-        return True
-
     # Counting.
-
-    def num_blocks(self, table: BlockTable) -> int:
-        """Positions in the table, null blocks included."""
-        return table.first_held + len(table.ids) // self.num_groups
 
     def num_blocks_at_admission(self, num_tokens: int, hit_tokens: int, capped: bool) -> int:
         """Blocks to take for a new request of `num_tokens` slots beside those of its hit.
@@ -165,30 +186,40 @@ class SingleTypeManager(ABC):
 
     def num_new_blocks(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks to take so that the table has slots for `num_tokens`."""
-        return max(cdiv(num_tokens, self.block_size) - self.num_blocks(table), 0) * self.num_groups
+        missing = num_tokens - table.num_slots
+        return cdiv(missing, self.block_size) * self.num_groups if missing > 0 else 0
+
+    def num_empty_slots(self, table: BlockTable, num_computed: int) -> int:
+        """Slots of held blocks, in each group, that have no token yet when `num_computed` are there."""
+        return table.num_slots - num_computed if table.ids else 0
 
     # Changing tables.
 
-    def new_table(self) -> BlockTable:
+    def new_table(self, keys: PrefixKeys, prompt_tokens: int) -> BlockTable:
         """An empty table for one request."""
-        return BlockTable()
+        return BlockTable(self, keys, prompt_tokens)
 
     def take_hit(self, table: BlockTable, blocks: list[int], hit_tokens: int) -> None:
         """Start an empty table with the cached `blocks` of a hit."""
-        self.pool.touch(blocks)
         end = hit_tokens // self.block_size
-        table.ids = blocks
+        table.num_slots = hit_tokens
         table.num_cached = end
         table.first_held = end - len(blocks) // self.num_groups
+        table.free_at = self.computed_when_unneeded(table.first_held)
         if blocks:
+            self.pool.touch(blocks)
+            table.ids = blocks
             table.mark_hashed(table.first_held, end)
 
     def extend(self, table: BlockTable, num_tokens: int) -> None:
         """Take blocks until the table has slots for `num_tokens`."""
-        num_new = cdiv(num_tokens, self.block_size) - self.num_blocks(table)
-        if num_new <= 0:
+        missing = num_tokens - table.num_slots
+        if missing <= 0:
             return
-        num_groups = self.num_groups
+        num_new, num_groups = cdiv(missing, self.block_size), self.num_groups
+        if not table.ids:
+            table.free_at = self.computed_when_unneeded(table.first_held)
+        table.num_slots += num_new * self.block_size
         taken = self.pool.take(num_new * num_groups)
         if num_new == 1 or num_groups == 1:
             table.ids += taken
@@ -200,66 +231,80 @@ class SingleTypeManager(ABC):
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
-        end = min(self.first_needed_token(num_processed) // self.block_size, self.num_blocks(table))
+        end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
         if end > table.first_held:
             self._release(table, end)
             del table.ids[: (end - table.first_held) * self.num_groups]
             table.first_held = end
+            table.free_at = self.computed_when_unneeded(end)
 
     def free(self, table: BlockTable) -> None:
-        """Give back all blocks, so that the beginning of the request is reused last."""
+        """Give back all blocks, so that the beginning of the request is reused last. The table is empty again."""
         if table.ids:
-            self._release(table, self.num_blocks(table))
+            self._release(table, table.num_slots // self.block_size)
+        table.ids = []
+        table.hashed = []
+        table.first_held = table.num_slots = table.num_cached = 0
+        table.free_at = NEVER
 
     def _release(self, table: BlockTable, end: int) -> None:
         first, num_groups, ids, pool = table.first_held, self.num_groups, table.ids, self.pool
         hashed, unhashed = table.split(first, end)
-        for nth in range(num_groups):
+        if hashed:
+            hashed_keys = [self.held_keys(table, start, stop)[::-1] for start, stop in hashed]
+        for nth, group in enumerate(self.groups):
             for start, stop in unhashed:
                 pool.put_unhashed(ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups])
-            for start, stop in reversed(hashed):
+            for number in range(len(hashed) - 1, -1, -1):
+                start, stop = hashed[number]
                 blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
-                blocks.reverse()
-                pool.put_hashed(blocks)
+                pool.put_hashed(group, hashed_keys[number], blocks[::-1])
 
-    def cache(self, table: BlockTable, keys: Sequence[int], num_tokens: int, prompt_tokens: int, junction: int) -> None:
+    def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
+        """The keys under which the hashed blocks at positions `start` to `stop` are found."""
+        return self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
+
+    def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
         """Hash the full blocks among the first `num_tokens` that may be hit later.
 
-        `prompt_tokens` tells where the same prompt would resume, `junction` (or 0) where requests were
-        seen to part.
+        The same prompt would resume before its last token; `junction` (or 0) is where requests were seen to part.
         """
-        end = num_tokens // self.block_size
-        if end <= table.num_cached:
+        start, end = table.num_cached, num_tokens // self.block_size
+        if end <= start:
             return
-        boundaries = (prompt_tokens - 1, junction) if junction else (prompt_tokens - 1,)
-        for start, stop in self.retained(table.num_cached, end, boundaries):
-            start = max(start, table.first_held)
-            if start < stop:
-                self._hash(table, keys, start, stop)
+        boundaries = (table.prompt_tokens - 1, junction) if junction else (table.prompt_tokens - 1,)
+        for first, stop in self.retained(start, end, boundaries):
+            first = max(first, table.first_held)  # noqa: PLW2901  what left the window is gone
+            if first < stop:
+                self._hash(table, first, stop)
         table.num_cached = end
 
-    def _hash(self, table: BlockTable, keys: Sequence[int], start: int, stop: int) -> None:
-        block_keys = self.block_keys(keys, start, stop)
+    def _hash(self, table: BlockTable, start: int, stop: int) -> None:
+        keys = self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
         num_groups, first = self.num_groups, table.first_held
         for nth, group in enumerate(self.groups):
             ids = table.ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
-            self.pool.hash_blocks(group, block_keys, ids)
+            self.pool.hash_blocks(group, keys, ids)
         table.mark_hashed(start, stop)
 
     # Time.
 
-    def next_event(self, table: BlockTable) -> int:
-        """The fewest computed tokens at which a decoding request's table has a block to take or to give back."""
-        take = self.num_blocks(table) * self.block_size
-        return min(take, self.computed_when_unneeded(table.first_held)) if table.ids else take
+    def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
+        """Whether the blocks of a hit can be read in this very step."""
+        return True
 
     def new_step(self) -> None:
         """A new step is being planned."""
 
-    def num_empty_slots(self, table: BlockTable, num_computed: int) -> int:
-        """Slots of held blocks, in each group, that have no token yet when `num_computed` are there."""
-        return self.num_blocks(table) * self.block_size - num_computed if table.ids else 0
+    # Looking in.
 
-    def held_blocks(self, table: BlockTable) -> Iterator[int]:
-        """Ids of all blocks in the table, null blocks left out."""
-        return iter(table.ids)
+    def places(self, table: BlockTable) -> Iterator[tuple[int, int | None, int]]:
+        """(group, key or None, block) of every place that holds a block."""
+        end = table.first_held + len(table.ids) // self.num_groups
+        hashed, _ = table.split(table.first_held, end)
+        keys: dict[int, int] = {}
+        for start, stop in hashed:
+            keys.update(zip(range(start, stop), self.held_keys(table, start, stop), strict=True))
+        for index, block in enumerate(table.ids):
+            position, nth = divmod(index, self.num_groups)
+            yield self.groups[nth], keys.get(table.first_held + position), block

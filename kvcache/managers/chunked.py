@@ -32,10 +32,7 @@ class ChunkedLocalManager(SingleTypeManager):
         """Everything before the current chunk for nothing, then the run of cached blocks within it."""
         first = self.first_needed_token(max_tokens) // self.block_size
         last = max_tokens // self.block_size
-        for position, key in enumerate(self.block_keys(keys, first, last), first):
-            if not self.is_cached(key):
-                return position * self.block_size
-        return last * self.block_size
+        return self.first_missing(keys, first, last) * self.block_size
 
     def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks of the current chunk.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from kvcache.hashing import PrefixKeys
 from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
 
 __all__ = ["FullAttentionManager"]
@@ -20,32 +21,71 @@ class FullAttentionManager(SingleTypeManager):
 
     def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
         """The run of cached blocks from the start."""
-        num_blocks = max_tokens // self.block_size
-        for position, key in enumerate(self.block_keys(keys, 0, num_blocks)):
-            if not self.is_cached(key):
-                num_blocks = position
-                break
-        return num_blocks * self.block_size // self.policy.alignment * self.policy.alignment
+        hit_tokens = self.first_missing(keys, 0, max_tokens // self.block_size) * self.block_size
+        return hit_tokens // self.policy.alignment * self.policy.alignment
 
-    def cache(self, table: BlockTable, keys: Sequence[int], num_tokens: int, prompt_tokens: int, junction: int) -> None:
+    # Where keys are finer than blocks, the block in which the prompt's last hash unit ends has a key
+    # before it is full. Hits are whole blocks, so nothing finds it; but it counts as hashed when it is freed.
+
+    def new_table(self, keys: PrefixKeys, prompt_tokens: int) -> BlockTable:
+        """An empty table for one request."""
+        return BlockTable(self, keys, prompt_tokens) if self.units_per_block == 1 else _TailTable(self, keys, prompt_tokens)
+
+    def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
         """Hash all full blocks, and the block in which the prompt's last hash unit ends."""
-        super().cache(table, keys, num_tokens, prompt_tokens, junction)
-        if self.units_per_block > 1:
-            self._cache_prompt_tail(table, keys, num_tokens, prompt_tokens)
+        if not isinstance(table, _TailTable):
+            super().cache(table, num_tokens, junction)
+            return
+        tail = table.tail
+        if tail is not None and tail < num_tokens // self.block_size:
+            for nth, group in enumerate(self.groups):  # it is full now, and gets the key of a full block
+                self.pool.unhash_held(group, self._tail_key(table), table.ids[tail * self.num_groups + nth])
+            table.tail = None
+            table.tail_is_done = True
+        super().cache(table, num_tokens, junction)
+        self._cache_tail(table, num_tokens)
 
-    def _cache_prompt_tail(self, table: BlockTable, keys: Sequence[int], num_tokens: int, prompt_tokens: int) -> None:
-        """Where keys are finer than blocks, a block begun by the prompt has a key before it is full.
+    def _tail_key(self, table: BlockTable) -> int:
+        num_units = (table.prompt_tokens - 1) // self.policy.hash_unit
+        return table.keys.first(num_units)[num_units - 1]
 
-        Hits are whole blocks, so nothing finds it; but it counts as hashed when it is freed.
-        """
-        boundary = (prompt_tokens - 1) // self.policy.hash_unit * self.policy.hash_unit
+    def _cache_tail(self, table: "_TailTable", num_tokens: int) -> None:
+        boundary = (table.prompt_tokens - 1) // self.policy.hash_unit * self.policy.hash_unit
         position = boundary // self.block_size
-        if not 0 < boundary <= num_tokens or boundary % self.block_size == 0 or position >= self.num_blocks(table):
+        if table.tail_is_done or table.tail is not None or position < table.num_cached:
             return
-        blocks = table.ids[position * self.num_groups : (position + 1) * self.num_groups]
-        if self.pool.is_hashed(blocks[0]):
+        if not 0 < boundary <= num_tokens or boundary % self.block_size == 0 or boundary >= table.num_slots:
             return
-        key = keys[boundary // self.policy.hash_unit - 1]
-        for group, block in zip(self.groups, blocks, strict=True):
-            self.pool.hash_blocks(group, [key], [block])
+        key = self._tail_key(table)
+        for nth, group in enumerate(self.groups):
+            self.pool.hash_blocks(group, [key], [table.ids[position * self.num_groups + nth]])
+        table.tail = position
         table.mark_hashed(position, position + 1)
+
+    def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
+        """The keys under which the hashed blocks at positions `start` to `stop` are found."""
+        keys = super().held_keys(table, start, stop)
+        if isinstance(table, _TailTable) and table.tail is not None and start <= table.tail < stop:
+            keys = [*keys]
+            keys[table.tail - start] = self._tail_key(table)
+        return keys
+
+    def free(self, table: BlockTable) -> None:
+        """Give back all blocks, so that the beginning of the request is reused last."""
+        super().free(table)
+        if isinstance(table, _TailTable):
+            table.tail = None
+            table.tail_is_done = False
+
+
+class _TailTable(BlockTable):
+    """A table whose last prompt block may have a key before it is full."""
+
+    __slots__ = ("tail", "tail_is_done")
+
+    def __init__(self, manager: SingleTypeManager, keys: PrefixKeys, prompt_tokens: int) -> None:
+        super().__init__(manager, keys, prompt_tokens)
+        self.tail: int | None = None
+        """Position of the block that has such a key now."""
+        self.tail_is_done = False
+        """The block has become full."""

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kvcache.block_pool import BlockPool
 from kvcache.errors import KVCacheError
-from kvcache.managers.base import BlockTable, CachePolicy, SingleTypeManager
+from kvcache.hashing import PrefixKeys
+from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
 from kvcache.specs import MambaSpec, cdiv
 
 __all__ = ["MambaAlignManager", "MambaManager", "mamba_manager"]
@@ -38,11 +39,10 @@ class MambaManager(SingleTypeManager):
 
     def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
         """The last cached state that ends on the alignment."""
-        step = self.policy.alignment // self.block_size
-        block_keys = self.block_keys(keys, 0, max_tokens // self.block_size)
-        for position in range(len(block_keys) // step * step - 1, -1, -step):
-            if self.is_cached(block_keys[position]):
-                return (position + 1) * self.block_size
+        alignment, unit = self.policy.alignment, self.policy.hash_unit
+        for end in range(max_tokens // alignment * alignment, 0, -alignment):
+            if self.is_cached(keys[end // unit - 1]):
+                return end
         return 0
 
     def retained(self, start: int, end: int, boundaries: Collection[int]) -> Iterable[tuple[int, int]]:
@@ -59,9 +59,9 @@ class MambaManager(SingleTypeManager):
             if start <= position < end:
                 yield position, position + 1
 
-    def _hash(self, table: BlockTable, keys: Sequence[int], start: int, stop: int) -> None:
-        super()._hash(table, keys, start, stop)
-        self._written_this_step.update(self.block_keys(keys, start, stop))
+    def _hash(self, table: BlockTable, start: int, stop: int) -> None:
+        super()._hash(table, start, stop)
+        self._written_this_step.update(self.held_keys(table, start, stop))
 
     def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
         """A state that this step writes can be copied in the next step at the earliest."""
@@ -79,27 +79,31 @@ class MambaManager(SingleTypeManager):
 
 
 class StateTable(BlockTable):
-    """A table with a state at a few positions only: `positions[i]` has the i-th block of each group."""
+    """A table with states at a few positions only, and null blocks between them."""
 
-    __slots__ = ("num_positions", "positions")
+    __slots__ = ("positions", "state_keys")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, manager: SingleTypeManager, keys: PrefixKeys, prompt_tokens: int) -> None:
+        super().__init__(manager, keys, prompt_tokens)
         self.positions: list[int] = []
-        self.num_positions = 0
+        """Position of each state: `ids` holds `num_groups` blocks for each."""
+        self.state_keys: list[int | None] = []
+        """The key under which each state is found; None: it is not hashed."""
+
+    def add_state(self, position: int, blocks: list[int], key: int | None) -> None:
+        """Append a state."""
+        self.ids += blocks
+        self.positions.append(position)
+        self.state_keys.append(key)
+        self.free_at = self.manager.computed_when_unneeded(self.positions[0])
 
 
 class MambaAlignManager(MambaManager):
     """States that are kept at block ends."""
 
-    def new_table(self) -> StateTable:
+    def new_table(self, keys: PrefixKeys, prompt_tokens: int) -> StateTable:
         """An empty table for one request."""
-        return StateTable()
-
-    def num_blocks(self, table: BlockTable) -> int:
-        """Positions in the table, null blocks included."""
-        assert isinstance(table, StateTable)
-        return table.num_positions
+        return StateTable(self, keys, prompt_tokens)
 
     def first_hit_position(self, hit_tokens: int) -> int:
         """The one state at the hit's end."""
@@ -107,84 +111,81 @@ class MambaAlignManager(MambaManager):
 
     def num_blocks_at_admission(self, num_tokens: int, hit_tokens: int, capped: bool) -> int:
         """One state per group, if the request goes beyond its hit."""
-        required = cdiv(num_tokens, self.block_size) - hit_tokens // self.block_size
-        return min(max(required, 0), 1) * self.num_groups
+        return self.num_groups if num_tokens > hit_tokens else 0
 
     def num_new_blocks(self, table: BlockTable, num_tokens: int) -> int:
         """One state per group, where a block boundary is crossed."""
-        return min(super().num_new_blocks(table, num_tokens), self.num_groups)
+        return self.num_groups if num_tokens > table.num_slots else 0
 
     def take_hit(self, table: BlockTable, blocks: list[int], hit_tokens: int) -> None:
         """Start from the cached state at the hit's end."""
         assert isinstance(table, StateTable)
         self.pool.touch(blocks)
-        table.num_positions = table.num_cached = hit_tokens // self.block_size
-        if blocks:
-            table.ids = blocks
-            table.positions = [table.num_positions - 1]
-            table.mark_hashed(table.num_positions - 1, table.num_positions)
+        table.num_slots = hit_tokens
+        table.num_cached = hit_tokens // self.block_size
+        key = table.keys.first(hit_tokens // self.policy.hash_unit)[hit_tokens // self.policy.hash_unit - 1]
+        table.add_state(table.num_cached - 1, blocks, key)
 
     def extend(self, table: BlockTable, num_tokens: int) -> None:
         """Put the running state at the last position; positions passed over stay null."""
         assert isinstance(table, StateTable)
-        required = cdiv(num_tokens, self.block_size)
-        if required > table.num_positions:
-            table.ids += self.pool.take(self.num_groups)
-            table.positions.append(required - 1)
-            table.num_positions = required
+        if num_tokens > table.num_slots:
+            num_positions = cdiv(num_tokens, self.block_size)
+            table.num_slots = num_positions * self.block_size
+            table.add_state(num_positions - 1, self.pool.take(self.num_groups), None)
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the states before the one that the next token starts from."""
         assert isinstance(table, StateTable)
-        end = (num_processed - 1) // self.block_size
-        num_gone = sum(position < end for position in table.positions)
-        if num_gone:
-            self._release_states(table, num_gone)
+        if num_processed >= table.free_at:
+            end = (num_processed - 1) // self.block_size
+            self._release_states(table, sum(position < end for position in table.positions))
 
     def free(self, table: BlockTable) -> None:
         """Give back all states."""
         assert isinstance(table, StateTable)
         self._release_states(table, len(table.positions))
+        table.num_slots = table.num_cached = 0
 
     def _release_states(self, table: StateTable, count: int) -> None:
-        for nth in range(self.num_groups):
-            blocks = table.ids[nth : count * self.num_groups : self.num_groups]
-            self.pool.put_unhashed([block for block in blocks if not self.pool.is_hashed(block)])
-            self.pool.put_hashed([block for block in reversed(blocks) if self.pool.is_hashed(block)])
-        del table.ids[: count * self.num_groups]
-        del table.positions[:count]
+        num_groups = self.num_groups
+        for nth, group in enumerate(self.groups):
+            blocks = table.ids[nth : count * num_groups : num_groups]
+            states = list(zip(table.state_keys, blocks, strict=False))
+            self.pool.put_unhashed([block for key, block in states if key is None])
+            hashed = [(key, block) for key, block in reversed(states) if key is not None]
+            if hashed:
+                self.pool.put_hashed(group, [key for key, _ in hashed], [block for _, block in hashed])
+        del table.ids[: count * num_groups], table.positions[:count], table.state_keys[:count]
+        table.free_at = self.computed_when_unneeded(table.positions[0]) if table.positions else NEVER
 
-    def cache(self, table: BlockTable, keys: Sequence[int], num_tokens: int, prompt_tokens: int, junction: int) -> None:
+    def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
         """Hash the states at block ends that may be hit later."""
-        super().cache(table, keys, num_tokens, prompt_tokens, junction)
+        super().cache(table, num_tokens, junction)
         assert isinstance(table, StateTable)
         # The state at the prompt's last boundary counts as written by every step that starts from it.
         unit = self.policy.hash_unit
-        if num_tokens and num_tokens == (prompt_tokens - 1) // unit * unit:
+        if num_tokens and num_tokens == (table.prompt_tokens - 1) // unit * unit:
             if num_tokens // self.block_size - 1 in table.positions:
-                self._written_this_step.add(keys[num_tokens // unit - 1])
+                self._written_this_step.add(table.keys.first(num_tokens // unit)[num_tokens // unit - 1])
 
-    def _hash(self, table: BlockTable, keys: Sequence[int], start: int, stop: int) -> None:
+    def _hash(self, table: BlockTable, start: int, stop: int) -> None:
         assert isinstance(table, StateTable)
         for nth, position in enumerate(table.positions):
             if start <= position < stop:
-                key = self.block_keys(keys, position, position + 1)[0]
+                (key,) = self.held_keys(table, position, position + 1)
                 blocks = table.ids[nth * self.num_groups : (nth + 1) * self.num_groups]
                 for group, block in zip(self.groups, blocks, strict=True):
                     self.pool.hash_blocks(group, [key], [block])
+                table.state_keys[nth] = key
                 self._written_this_step.add(key)
 
-    def next_event(self, table: BlockTable) -> int:
-        """The next block boundary, or the token after it, which frees the state before."""
+    def places(self, table: BlockTable) -> Iterator[tuple[int, int | None, int]]:
+        """(group, key or None, block) of every place that holds a state."""
         assert isinstance(table, StateTable)
-        boundary = table.num_positions * self.block_size
-        if len(table.positions) > 1:
-            return min(boundary, self.computed_when_unneeded(table.positions[0]))
-        return boundary
-
-    def held_blocks(self, table: BlockTable) -> Iterator[int]:
-        """Ids of all states in the table."""
-        return iter(table.ids)
+        for index, block in enumerate(table.ids):
+            number, nth = divmod(index, self.num_groups)
+            yield self.groups[nth], table.state_keys[number], block
 
 
 def mamba_manager(

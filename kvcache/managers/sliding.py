@@ -37,28 +37,30 @@ class SlidingWindowManager(SingleTypeManager):
         that contains it, so each window is probed from its left edge and a miss skips as far as possible.
         """
         need, step = max(1, self.blocks_for_hit), self.policy.alignment // self.block_size
-        block_keys = self.block_keys(keys, 0, max_tokens // self.block_size)
-        end = len(block_keys) // step * step
+        end = max_tokens // self.policy.alignment * step
         while end > 0:
             start = max(0, end - need)
-            missing = self._missing_before(block_keys, start, end)
+            missing = self._missing_before(keys, start, end)
             if missing is None:
                 return end * self.block_size
             end = missing // step * step
         return 0
 
-    def _missing_before(self, block_keys: Sequence[int], start: int, end: int) -> int | None:
-        """A position without an entry, such that no window that ends after it is cached whole."""
-        if not self.is_cached(block_keys[start]):
+    def _missing_before(self, keys: Sequence[int], start: int, end: int) -> int | None:
+        """A position without a block, such that no window that ends after it is cached whole."""
+        units = self.units_per_block
+        if not self.is_cached(keys[(start + 1) * units - 1]):
             return start  # the likeliest miss, and it skips furthest
         for position in range(end - 1, start, -1):
-            if not self.is_cached(block_keys[position]):
+            if not self.is_cached(keys[(position + 1) * units - 1]):
                 return position
         return None
 
     def retained(self, start: int, end: int, boundaries: Collection[int]) -> Iterable[tuple[int, int]]:
         """The window before each boundary, and before each multiple of the retention interval."""
         alignment, interval, need = self.policy.alignment, self.policy.retention_interval, self.blocks_for_hit
+        if interval == 0 and start * self.block_size >= max(boundaries):
+            return
         segment = (alignment if interval is None else interval) // self.block_size
         if interval != 0 and need >= segment:
             yield start, end

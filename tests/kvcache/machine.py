@@ -137,17 +137,16 @@ class PoolMachine(RuleBasedStateMachine):
         before, was_free = self.snapshot(), manager.pool.num_free
         readable = self.call(manager.can_read, request.blocks, hit)
         needed = self.model.blocks_to_admit(request, hit, num_tokens, reserve)
-        if self.call(
-            manager.admit, request.blocks, hit, num_tokens, reserve_tokens=reserve, alone=alone
-        ):
+        if self.call(manager.admit, request.blocks, hit, num_tokens, reserve_tokens=reserve, alone=alone):
             assert readable
             self.check_hit_is_old(request, hit)
             self.model.admitted(request, hit, num_tokens)
+            self.model.check_full_is_cached(request)
+            self.check_prompt_is_reusable(request, hit)
         else:
             assert self.snapshot() == before
             room = was_free - (0 if alone else int(manager.settings.watermark * manager.pool.num_blocks))
             assert not readable or needed + self.free_blocks_of_hit(request, hit) > room
-            request.blocks.junction = 0
 
     def free_blocks_of_hit(self, request: ModelRequest, hit: int) -> int:
         """Blocks that the request's hit would take out of the free queue."""
@@ -166,12 +165,20 @@ class PoolMachine(RuleBasedStateMachine):
                 assert self.model.content[block].step < self.model.step
 
     def chunk_end(self, request: ModelRequest, start: int, size: int) -> int:
-        """Where a chunk of up to `size` tokens ends: with states, at a block's end or in the block it begins in."""
+        """Where a chunk of up to `size` tokens ends.
+
+        A chunk that writes states ends in the block that it begins in, or with a block, and at the last
+        place from which the same prompt could resume.
+        """
         end = min(start + size, request.known)
         block = self.state_block
-        if block and end // block > start // block and end % block:
-            end = end // block * block
-        return end
+        if not block:
+            return end
+        edge = (start // block + 1) * block
+        if end > edge:
+            end = edge if start % block else end // block * block
+        boundary = (request.prompt_tokens - 1) // block * block
+        return boundary if start < boundary < end else end
 
     @precondition(has_running)
     @rule(number=st.integers(0, 5), size=st.integers(1, 40), lags=st.booleans(), caches=st.integers(0, 5))
@@ -198,24 +205,35 @@ class PoolMachine(RuleBasedStateMachine):
             request.known -= 1
             return False
         manager, model = self.manager, self.model
-        num_processed = request.processed if lags else request.computed
-        num_tokens = self.chunk_end(request, request.computed, size)
-        is_quiet = not lags and num_tokens == request.computed + 1
-        is_quiet = is_quiet and request.computed < manager.next_event(request.blocks)
-        before = self.snapshot()
+        num_processed = max(request.processed, request.in_flight_from if lags else request.computed)
+        start, num_tokens = request.computed, self.chunk_end(request, request.computed, size)
+        is_quiet = not lags and num_tokens == start + 1 and start < manager.next_event(request.blocks)
+        before = self.snapshot() if is_quiet else None
         needed = model.blocks_to_extend(request, num_tokens)
+        num_evictions = manager.pool.num_evictions
         grown = self.call(manager.extend, request.blocks, num_processed, num_tokens)
         model.gives_back(request, num_processed)
         if not grown:
             assert needed > manager.pool.num_free
+            assert manager.pool.num_evictions == num_evictions
             return False
         model.computes(request, num_tokens)
-        if lags:  # what this step plans is in flight, what came before it is not
-            request.processed = num_processed
+        request.always_cached &= caches
         if caches:
             self.call(manager.cache, request.blocks, num_tokens)
+            model.check_full_is_cached(request)
+        model.check([request])
         assert not is_quiet or self.snapshot() == before
+        self.check_prompt_is_reusable(request, start)
         return True
+
+    def check_prompt_is_reusable(self, request: ModelRequest, start: int) -> None:
+        """Once the last place to resume in a prompt is computed, the same prompt resumes there."""
+        step = self.manager.scheduler_block
+        boundary = (request.prompt_tokens - 1) // step * step
+        if self.manager.coordinator.caches and request.always_cached and start <= boundary <= request.computed:
+            again = self.manager.new_request(request.blocks.keys, request.prompt_tokens)
+            assert self.call(self.manager.find_hit, again, request.prompt_tokens) == boundary
 
     @precondition(has_running)
     @rule(number=st.integers(0, 5), ends=st.booleans())

@@ -1,4 +1,4 @@
-"""What the tables of a pool must hold, said a second time and plainly: tokens instead of hashes, sets instead of ranges.
+"""What block tables must hold, said a second time and plainly: tokens instead of hashes, sets instead of ranges.
 
 It knows of each block which tokens were computed into it, so it can say of any table whether a request would
 read its own tokens there.
@@ -57,7 +57,11 @@ class ModelRequest:
         self.known = prompt_tokens
         self.computed = 0
         self.processed = 0
+        self.in_flight_from = 0
+        """Tokens that were computed before the last planned step."""
         self.planned_in_step = -1
+        self.always_cached = True
+        """Whether its blocks were looked at for caching after every step."""
         self.kept_from: list[int] = []
         """For each manager the first position that was not given back."""
         self.state_tokens: list[dict[int, int]] = []
@@ -78,14 +82,18 @@ class Model:
         """The longest length at which every type can resume, tried one by one."""
         if not self.manager.settings.enable_prefix_caching:
             return 0
-        pool = self.manager.pool
-        cached = {(group, prefix) for block, (group, prefix, _) in self.content.items() if pool.is_hashed(block)}
+        cached = self.cached()
         alignment = self.manager.scheduler_block
         longest = (request.known - 1) // alignment * alignment
         for length in range(longest, 0, -alignment):
             if all(self._can_resume(manager, request, length, cached) for manager in self.manager.managers):
                 return length
         return 0
+
+    def cached(self) -> set[tuple[int, int]]:
+        """(group, prefix) of the contents that some key finds."""
+        prefix_maps = enumerate(self.manager.pool.prefix_maps)
+        return {(group, self.content[block].prefix) for group, found in prefix_maps for block in found.values()}
 
     def _can_resume(
         self, manager: SingleTypeManager, request: ModelRequest, length: int, cached: set[tuple[int, int]]
@@ -127,6 +135,7 @@ class Model:
         managers = self.manager.managers
         request.is_running = True
         request.computed = request.processed = hit
+        request.always_cached = True
         request.kept_from = [_first_position(manager.spec, hit) for manager in managers]
         request.state_tokens = [
             {hit // manager.block_size - 1: hit} if hit and _keeps_states(manager) else {} for manager in managers
@@ -155,7 +164,7 @@ class Model:
                 if position >= first:
                     end = min((position + 1) * size, num_tokens)
                     self.content[block] = Content(group, request.names[end], self.step)
-        request.computed = num_tokens
+        request.in_flight_from, request.computed = request.computed, num_tokens
         request.planned_in_step = self.step
 
     def freed(self, request: ModelRequest) -> None:
@@ -197,6 +206,21 @@ class Model:
                 for position, group, block in held:
                     if self.content[block][:2] != (group, request.names[ends[position]]):
                         raise InvariantError(f"own-tokens: block {block} at {position} of group {group}")
+
+    def check_full_is_cached(self, request: ModelRequest) -> None:
+        """Raise InvariantError unless every full block of full attention is hashed, just after caching.
+
+        full-keeps-all: full attention caches each block as soon as hits can reach its end.
+        """
+        if not self.manager.coordinator.caches:
+            return
+        cached = self.cached()
+        num_tokens = self.manager.coordinator.num_cacheable(request.computed)
+        for manager in self.manager.managers:
+            ends = range(manager.block_size, num_tokens + 1, manager.block_size)
+            wanted = {(group, request.names[end]) for end in ends for group in manager.groups}
+            if manager.spec.kind in ("full", "mla") and not wanted <= cached:
+                raise InvariantError("full-keeps-all: a full block has no key")
 
     def _ends(self, nth: int, manager: SingleTypeManager, request: ModelRequest) -> dict[int, int]:
         """The positions that the request must hold, each with the tokens that must have gone into its block."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kvcache.grouping import group_layers
 from kvcache.hashing import PrefixKeys, hash_tokens
-from kvcache.layout import KVCacheLayout, plan_layout
+from kvcache.layout import KVCacheLayout
 from kvcache.manager import CacheSettings, KVCacheManager, RequestBlocks
 from kvcache.specs import ChunkedLocalSpec, FullAttentionSpec, KVCacheSpec, MambaSpec, SlidingWindowSpec
 
@@ -30,20 +30,13 @@ def mamba(block_size: int, cache_mode: str = "align", page_tokens: int | None = 
     return MambaSpec(block_size=block_size, shapes=((elements,),), dtypes=("bfloat16",), cache_mode=cache_mode)
 
 
-def manager_of(
-    *specs: KVCacheSpec, num_blocks: int = 1000, max_model_len: int = 4096, in_flight: int = 4096, **settings
-) -> KVCacheManager:
-    """A manager for these layers; `settings` are those of `CacheSettings`."""
-    groups = group_layers(specs)
-    layout = plan_layout(
-        groups, num_blocks=num_blocks, max_model_len=max_model_len, max_in_flight_tokens=in_flight
-    )
+def manager_of(*specs: KVCacheSpec, num_blocks: int = 1000, **settings) -> KVCacheManager:
+    """A manager for these layers, in a pool that no start-up check has looked at.
+
+    `settings` are those of `CacheSettings`; requests are up to 4,096 tokens long, all of them in flight.
+    """
+    layout = KVCacheLayout(tuple(group_layers(specs)), num_blocks, max_model_len=4096, max_in_flight_tokens=4096)
     return KVCacheManager(layout, CacheSettings(**{"block_size": specs[0].block_size, **settings}))
-
-
-def tiny_layout(*specs: KVCacheSpec, num_blocks: int) -> KVCacheLayout:
-    """A pool of `num_blocks` whose size no start-up check has looked at."""
-    return KVCacheLayout(tuple(group_layers(specs)), num_blocks, max_model_len=4096, max_in_flight_tokens=4096)
 
 
 def request_of(manager: KVCacheManager, tokens: Sequence[int], prompt_tokens: int | None = None) -> RequestBlocks:

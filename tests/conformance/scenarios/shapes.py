@@ -18,6 +18,7 @@ __all__ = [
     "groups_of",
     "mamba_layer",
     "mamba_partial",
+    "odd_chunk",
 ]
 
 Scenario = dict[str, Any]
@@ -60,8 +61,7 @@ def _gpt_oss(rng: Random, block: int) -> Scenario:
 
 
 def _chunk(rng: Random, block: int) -> int:
-    """A chunk of a few blocks, sometimes not a whole number of them."""
-    return max(2, rng.choice((1, 2, 3, 4, 8))) * block + (rng.randrange(1, block) if rng.random() < 0.15 else 0)
+    return rng.choice((2, 2, 2, 3, 4, 8)) * block
 
 
 def _llama4(rng: Random, block: int) -> Scenario:
@@ -198,6 +198,12 @@ def _hybrid_off(rng: Random, block: int) -> Scenario:
     made = rng.choice((_gemma3, _gpt_oss, _llama4))(rng, block)
     windows = {(layer["kind"], layer.get("window", layer.get("chunk"))) for layer in made["layers"]}
     return {**made, "hybrid": len(windows) > 2}  # of two windows, or chunks, only hybrid groups can be made
+
+
+def odd_chunk(rng: Random, block: int) -> Scenario:
+    """Chunks that end inside a block."""
+    chunked = attention("chunked", rng.randint(1, 2), chunk=rng.choice((1, 2, 3, 4)) * block + rng.randrange(1, block))
+    return {"layers": [chunked, attention("full", 1)][: rng.randint(1, 2)]}
 
 
 def mamba_partial(rng: Random, block: int) -> Scenario:

@@ -1,0 +1,72 @@
+"""Sliding windows: what is behind the window goes back, and any cached window is a place to resume."""
+
+import pytest
+
+from tests.kvcache.pools import hit_of, manager_of, request_of, serve, sliding
+
+
+def test_what_the_next_query_reads_stays():
+    """A window of 64 after 200 tokens begins at token 137: blocks 0 to 7 go back, block 8 stays."""
+    manager = manager_of(sliding(64))
+    request = request_of(manager, range(201))
+    manager.admit(request, 0, 200)
+    manager.extend(request, 200, 201)
+    (table,) = request.tables
+    assert (table.first_held, len(table.ids)) == (8, 5)
+
+
+def test_in_steady_decoding_a_window_holds_one_block_more_than_it_fills():
+    """gpt-oss: 128 tokens are 8 blocks, at most 9 are held at a time."""
+    manager = manager_of(sliding(128))
+    request = request_of(manager, range(1000), prompt_tokens=500)
+    manager.admit(request, 0, 500)
+    held = []
+    for computed in range(500, 1000):
+        manager.extend(request, computed, computed + 1)
+        held.append(len(request.tables[0].ids))
+    assert (min(held), max(held)) == (8, 9)
+
+
+def test_tokens_in_flight_keep_their_window():
+    """Of 200 planned tokens 100 are settled: the query of token 100 still reads from token 37 on."""
+    manager = manager_of(sliding(64))
+    request = request_of(manager, range(216))
+    manager.admit(request, 0, 200)
+    manager.extend(request, 100, 216)
+    assert request.tables[0].first_held == 37 // 16
+
+
+def test_a_window_of_one_token_holds_one_block():
+    manager = manager_of(sliding(1))
+    request = request_of(manager, range(100))
+    manager.admit(request, 0, 40)
+    manager.extend(request, 40, 41)
+    assert len(request.tables[0].ids) == 1
+
+
+@pytest.mark.parametrize(("window", "blocks"), [(64, 4), (65, 4), (66, 5), (49, 3), (50, 4), (2, 1)])
+def test_a_hit_holds_the_blocks_of_the_window_minus_the_next_token(window, blocks):
+    manager = manager_of(sliding(window))
+    serve(manager, range(320))
+    request = request_of(manager, range(320))
+    manager.admit(request, manager.find_hit(request, 320), 320)
+    assert len(request.tables[0].ids) == blocks + 1
+
+
+def test_a_beginning_shorter_than_the_window_is_a_hit_too():
+    """Three blocks from the start are all that a query after 48 tokens reads."""
+    manager = manager_of(sliding(128))
+    serve(manager, range(49))
+    assert hit_of(manager, range(500)) == 48
+
+
+def test_a_window_with_a_gap_is_no_hit():
+    """Two of the 19 cached blocks are reused, 3 of the 4 that a window needs are never in a row."""
+    manager = manager_of(sliding(64), prefix_cache_retention_interval=None, num_blocks=21)
+    request = request_of(manager, range(320))
+    manager.admit(request, 0, 320)
+    held = request.tables[0].ids
+    manager.free(request)
+    for position in (3, 7, 11, 15):
+        manager.pool.prefix_maps[0] = {}
+    assert held

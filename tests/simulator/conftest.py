@@ -1,0 +1,136 @@
+"""A server small enough to reckon by hand, and traffic for it.
+
+`serve` runs requests through the loop that every simulation runs through and gives back a `Log` of what
+happened to them. They are called "a", "b", "c" ... in the order in which they are written down.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from string import ascii_lowercase
+
+import numpy as np
+import pytest
+
+from kvcache.grouping import group_layers
+from kvcache.hashing import PrefixKeys
+from kvcache.layout import KVCacheLayout
+from kvcache.manager import CacheSettings, KVCacheManager
+from kvcache.specs import KVCacheSpec
+from simulator.batch import Batch
+from simulator.engine import run_to_the_end
+from simulator.latency import ConstantStepTimes
+from simulator.recorder import Recorder
+from simulator.request import Request
+from simulator.scheduler import Scheduler, SchedulerSettings
+from tests.kvcache.pools import full
+
+MAX_MODEL_LEN = 1 << 20
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that arrives; `prefix_ids` name the beginning of its prompt, one id per block."""
+
+    at_s: float
+    prompt: int
+    output: int
+    prefix_ids: tuple[int, ...] = ()
+    priority: int = 0
+
+
+@dataclass
+class Log:
+    """What happened in a run; as a `StepObserver` it watches, and each look finds the pool in order."""
+
+    requests: dict[str, Request] = field(default_factory=dict)
+    steps: list[dict[str, int]] = field(default_factory=list)
+    """Tokens that each request computed, in order of service, for every step."""
+    steps_per_batch: list[int] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+    recorder: Recorder | None = None
+
+    def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
+        scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
+        self.rejected += [request.request_id for request in scheduler.plan.rejected]
+        self._planned = dict(scheduler.scheduled_tokens())
+        self.recorder.planned(start_s, scheduler, batch)
+
+    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
+        self.steps += [self._planned] * len(durations_s)
+        self.steps_per_batch.append(len(durations_s))
+        self.recorder.settled(start_s, durations_s, batch, ended)
+
+    @property
+    def first_token_s(self) -> dict[str, float | None]:
+        return {name: request.first_token_s for name, request in self.requests.items()}
+
+    @property
+    def finish_s(self) -> dict[str, float | None]:
+        return {name: request.finish_s for name, request in self.requests.items()}
+
+    @property
+    def cached_tokens(self) -> dict[str, int]:
+        return {name: request.cached_tokens for name, request in self.requests.items()}
+
+    @property
+    def preemptions(self) -> dict[str, int]:
+        return {name: request.num_preemptions for name, request in self.requests.items()}
+
+    def tokens(self, name: str) -> list[int]:
+        """What the request computed in each step in which it computed something."""
+        return [step[name] for step in self.steps if name in step]
+
+
+class OneStepAtATime(Scheduler):
+    """Never plans several steps at once: slow, and plainly right."""
+
+    def schedule(self, now_s: float) -> Batch | None:
+        batch = super().schedule(now_s)
+        return batch and replace(batch, num_steps=1)
+
+
+def new_scheduler(
+    layers: Sequence[KVCacheSpec] | None = None,
+    num_blocks: int = 1000,
+    block_size: int = 4,
+    watermark: float = 0.0,
+    enable_prefix_caching: bool = True,
+    scheduler_class: type[Scheduler] = Scheduler,
+    reaches=(),
+    **limits,
+) -> Scheduler:
+    """A scheduler with an empty pool, whose size no start-up check has looked at; `limits` as SchedulerSettings."""
+    layers = layers or [full(block_size)]
+    settings = SchedulerSettings(**{"max_model_len": MAX_MODEL_LEN, **limits})
+    if any(layer.kind == "mamba" for layer in layers) and enable_prefix_caching:
+        settings = replace(settings, state_block=block_size)
+    groups = tuple(group_layers(layers))
+    layout = KVCacheLayout(groups, num_blocks, settings.max_model_len, settings.max_num_batched_tokens)
+    cache = CacheSettings(block_size, enable_prefix_caching=enable_prefix_caching, watermark=watermark)
+    return scheduler_class(KVCacheManager(layout, cache), settings, reaches)
+
+
+def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) -> Request:
+    manager = scheduler.manager
+    block_size = manager.settings.block_size
+    keys = PrefixKeys.of_prefix_ids(arrival.prefix_ids, block_size, manager.hash_unit, serial)
+    blocks = manager.new_request(keys, arrival.prompt)
+    return Request(name, arrival.at_s, blocks, output_tokens=arrival.output, priority=arrival.priority)
+
+
+def run(requests: Sequence[Arrival], step_s: float = 1.0, step_times=None, **server) -> Log:
+    scheduler = new_scheduler(**server)
+    named = {
+        name: new_request(scheduler, name, serial, arrival)
+        for serial, (name, arrival) in enumerate(zip(ascii_lowercase[: len(requests)], requests, strict=True))
+    }
+    log = Log(named, recorder=Recorder(scheduler))
+    in_order = sorted(named.values(), key=lambda request: request.arrival_s)
+    run_to_the_end(scheduler, step_times or ConstantStepTimes(step_s), iter(in_order), log)
+    return log
+
+
+@pytest.fixture
+def serve():
+    """Serve `requests` on a small server; its settings are those of `new_scheduler`."""
+    return run
