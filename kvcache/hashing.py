@@ -22,13 +22,15 @@ _LARGEST_ID = 1 << 40
 class PrefixKeys:
     """The prefix keys of one request: some that others may share, then its own without end."""
 
-    __slots__ = ("_next_own", "_prefix_ids", "_units")
+    __slots__ = ("_next_own", "_prefix_ids", "_units", "num_shared")
 
     def __init__(self, shared: Sequence[int], serial: int) -> None:
         """`shared` are the keys of the first hash units; `serial` numbers the request, from 0."""
         self._units = list(shared)
         self._next_own = -(serial * _UNITS_PER_REQUEST) - 1
         self._prefix_ids: tuple[Sequence[int], int, int] | None = None
+        self.num_shared = len(self._units)
+        """Hash units at the beginning that another request may share."""
 
     @classmethod
     def of_prefix_ids(cls, prefix_ids: Sequence[int], id_tokens: int, hash_unit: int, serial: int) -> "PrefixKeys":
@@ -36,6 +38,7 @@ class PrefixKeys:
         keys = cls((), serial)
         if prefix_ids:
             keys._prefix_ids = (prefix_ids, id_tokens, hash_unit)
+            keys.num_shared = len(prefix_ids) * id_tokens // hash_unit
         return keys
 
     def first(self, num_units: int) -> list[int]:

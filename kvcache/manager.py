@@ -15,6 +15,7 @@ from kvcache.grouping import KVCacheGroup
 from kvcache.hashing import PrefixKeys
 from kvcache.layout import KVCacheLayout, block_sizes
 from kvcache.managers import NEVER, BlockTable, CachePolicy, managers_for
+from kvcache.specs import cdiv
 
 __all__ = ["CacheSettings", "KVCacheManager", "RequestBlocks"]
 
@@ -34,7 +35,7 @@ class CacheSettings:
 class RequestBlocks:
     """What the manager knows of one request: its prefix keys and its block tables."""
 
-    __slots__ = ("cached_tokens", "junction", "keys", "prompt_tokens", "tables")
+    __slots__ = ("cache_at", "junction", "keys", "prompt_tokens", "tables")
 
     def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: tuple[BlockTable, ...]) -> None:
         self.keys = keys
@@ -42,8 +43,8 @@ class RequestBlocks:
         self.tables = tables
         self.junction = 0
         """Tokens after which other requests were seen to part from this one; 0 if none were."""
-        self.cached_tokens = 0
-        """Tokens that have been looked at for caching."""
+        self.cache_at = 0
+        """Tokens that must be there before caching has something to do."""
 
 
 class KVCacheManager:
@@ -61,7 +62,6 @@ class KVCacheManager:
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
-        self._step_of_caching = self.scheduler_block if self.coordinator.caches else NEVER
         self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
 
     def _check(self, groups: Sequence[KVCacheGroup], policy: CachePolicy) -> None:
@@ -167,31 +167,61 @@ class KVCacheManager:
                     table.manager.extend(table, num_tokens)
         return True
 
-    def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:
-        """Hash what the first `num_tokens` fill, so that other requests can hit it."""
-        num_tokens = self.coordinator.num_cacheable(num_tokens)
-        if num_tokens:
-            for table in blocks.tables:
-                table.manager.cache(table, num_tokens, blocks.junction)
-            blocks.cached_tokens = num_tokens
+    def extend_by_one(self, blocks: RequestBlocks, num_processed: int, num_tokens: int) -> int:
+        """`extend` and `cache` for a decoding request that has slots for all but perhaps the last of `num_tokens`.
 
-    def free(self, blocks: RequestBlocks) -> None:
-        """Take back all blocks of a request that is finished or preempted; its tables are empty again."""
+        Gives back the fewest computed tokens at which its tables change again: until then there is nothing
+        to do for it. 0 if there is no room.
+        """
+        needed = 0
         for table in blocks.tables:
-            table.manager.free(table)
-        blocks.cached_tokens = 0
-        blocks.junction = 0
+            if num_processed >= table.free_at:
+                table.manager.free_unneeded(table, num_processed)
+            if num_tokens > table.num_slots:
+                needed += table.manager.num_groups
+        if needed:
+            if needed > self.pool.num_free:
+                return 0
+            for table in blocks.tables:
+                if num_tokens > table.num_slots:
+                    table.manager.take_one(table)
+        if num_tokens >= blocks.cache_at:
+            self.cache(blocks, num_tokens)
+        return self.next_event(blocks)
 
     def next_event(self, blocks: RequestBlocks) -> int:
-        """The fewest computed tokens at which a decoding request's tables change.
-
-        Until then `extend` and `cache` have nothing to do for it.
-        """
-        step = self._step_of_caching
-        event = (blocks.cached_tokens // step + 1) * step - 1
+        """The fewest computed tokens at which a decoding request's tables change."""
+        event = blocks.cache_at - 1
         for table in blocks.tables:
-            event = min(event, table.num_slots, table.free_at)
+            if table.num_slots < event:
+                event = table.num_slots
+            if table.free_at < event:
+                event = table.free_at
         return event
+
+    def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:
+        """Hash what the first `num_tokens` fill, so that other requests can hit it."""
+        if not self.coordinator.caches:
+            blocks.cache_at = NEVER
+            return
+        num_tokens = self.coordinator.num_cacheable(num_tokens)
+        next_tokens = NEVER
+        for table in blocks.tables:
+            if num_tokens:
+                table.manager.cache(table, num_tokens, blocks.junction)
+            next_tokens = min(next_tokens, table.manager.next_to_cache(table, blocks.junction))
+        step = self.scheduler_block
+        blocks.cache_at = next_tokens if next_tokens == NEVER else max(cdiv(next_tokens, step), num_tokens // step + 1) * step
+
+    def free(self, blocks: RequestBlocks, num_tokens: int) -> None:
+        """Take back all blocks of a request that is finished or preempted; its tables are empty again.
+
+        What its first `num_tokens`, all that were computed, fill stays to be hit.
+        """
+        num_tokens = self.coordinator.num_cacheable(num_tokens)
+        for table in blocks.tables:
+            table.manager.free(table, num_tokens)
+        blocks.junction = 0
 
     # Looking in.
 

@@ -1,12 +1,11 @@
 """The frozen batch: what one forward pass computes, as step-time models see it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Batch"]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one forward pass computes, or `num_steps` equal ones in a row in which only decodes' contexts grow."""
 
     prefill_chunks: tuple[tuple[int, int], ...]

@@ -119,13 +119,15 @@ class Scheduler:
 
     def _extend_decode(self, plan: Plan, request: Request) -> None:
         computed = self.step + request.origin
-        if not self._make_room(plan, request, computed, computed + 1):
-            return
-        self.manager.cache(request.blocks, computed + 1)
+        event = self.manager.extend_by_one(request.blocks, computed, computed + 1)
+        while not event:
+            if not self._preempt_for(plan, request):
+                return
+            event = self.manager.extend_by_one(request.blocks, computed, computed + 1)
         if request.finish_step == self.step:
             plan.finishing.append(request)
         else:
-            self._set_due(request, self.step + 1)
+            self._set_due(request, event)
 
     def _extend_prefill(self, plan: Plan, request: Request, left: int, threshold: int) -> None:
         start = request.computed
@@ -134,19 +136,22 @@ class Scheduler:
             num_new = threshold
         num_new = min(num_new, left, self.settings.max_model_len - start - 1)
         num_new = self._end_at_state(request, start, num_new)
-        if num_new and self._make_room(plan, request, start, start + num_new):
-            self.manager.cache(request.blocks, start + num_new)
-            self._plan_chunk(plan, request, num_new)
+        if not num_new:
+            return
+        while not self.manager.extend(request.blocks, start, start + num_new):
+            if not self._preempt_for(plan, request):
+                return
+        self.manager.cache(request.blocks, start + num_new)
+        self._plan_chunk(plan, request, num_new)
 
-    def _make_room(self, plan: Plan, request: Request, num_processed: int, num_tokens: int) -> bool:
-        """Give a running request its slots, preempting others or, last, itself."""
-        while not self.manager.extend(request.blocks, num_processed, num_tokens):
-            victim = self._victim()
-            self._preempt(plan, victim)
-            if victim is request:
-                plan.last_order = request.order
-                return False
-        return True
+    def _preempt_for(self, plan: Plan, request: Request) -> bool:
+        """Preempt somebody to make room for a running request; False if it had to be the request itself."""
+        victim = self._victim()
+        self._preempt(plan, victim, serving=request)
+        if victim is not request:
+            return True
+        plan.last_order = request.order
+        return False
 
     def _plan_chunk(self, plan: Plan, request: Request, num_new: int) -> None:
         plan.chunks.append((request, num_new))
@@ -157,18 +162,17 @@ class Scheduler:
             return max(self.running.values(), key=lambda request: (request.priority, request.arrival_s))
         return next(reversed(self.running.values()))
 
-    def _preempt(self, plan: Plan, request: Request) -> None:
-        self.manager.free(request.blocks)
+    def _preempt(self, plan: Plan, request: Request, serving: Request) -> None:
         if request.is_decoding:
-            request.known_tokens = self.step + request.origin + 1
+            computed = self.step + request.origin
+            was_served = request.order < serving.order  # in this step already
+            self.manager.free(request.blocks, computed + was_served)
+            request.known_tokens = computed + 1
             self._stop_decoding(request)
         else:
+            num_new = self._take_back_chunk(plan, request)
+            self.manager.free(request.blocks, request.computed + num_new)
             del self._prefilling[request.order]
-            for chunk in plan.chunks:
-                if chunk[0] is request:
-                    plan.chunks.remove(chunk)
-                    plan.chunk_tokens -= chunk[1]
-                    break
         if request in plan.finishing:
             plan.finishing.remove(request)
         del self.running[request.order]
@@ -177,6 +181,15 @@ class Scheduler:
         request.num_preemptions += 1
         plan.preempted.append(request)
         self.waiting.put_back(request)
+
+    def _take_back_chunk(self, plan: Plan, request: Request) -> int:
+        """Tokens that a request in its prompt had got in this step."""
+        for chunk in plan.chunks:
+            if chunk[0] is request:
+                plan.chunks.remove(chunk)
+                plan.chunk_tokens -= chunk[1]
+                return chunk[1]
+        return 0
 
     def _find_stalled(self, plan: Plan) -> None:
         """The decodes that the token budget does not reach, or that stand behind the end of the round."""
@@ -277,7 +290,7 @@ class Scheduler:
             request.finish_s = now_s
             request.is_running = False
             del self.running[request.order]
-            self.manager.free(request.blocks)
+            self.manager.free(request.blocks, request.max_tokens - 1)
         return ended
 
     def _settle_chunk(self, request: Request, num_new: int, now_s: float) -> bool:
@@ -300,16 +313,21 @@ class Scheduler:
         request.finish_step = request.max_tokens - 2 - request.origin
         insort(self._decode_orders, request.order)
         self._contexts.add(request.origin, self.step)
-        self._set_due(request, self.step)
+        self._set_due(request, self.manager.next_event(request.blocks))
 
     def _stop_decoding(self, request: Request) -> None:
         request.is_decoding = False
         del self._decode_orders[bisect_left(self._decode_orders, request.order)]
         self._contexts.remove(request.origin, self.step)
 
-    def _set_due(self, request: Request, earliest: int) -> None:
-        due_step = self.manager.next_event(request.blocks) - request.origin
-        request.due_step = due_step = min(max(due_step, earliest), request.finish_step)
+    def _set_due(self, request: Request, event: int) -> None:
+        """Come back to a decode when so many of its tokens are computed, or at its last step."""
+        due_step = event - request.origin
+        if due_step > request.finish_step:
+            due_step = request.finish_step
+        elif due_step < self.step:
+            due_step = self.step
+        request.due_step = due_step
         self._due[due_step].append(request)
 
     def _put_off(self, request: Request) -> None:

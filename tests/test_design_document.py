@@ -3,8 +3,6 @@
 Where vLLM 0.32 has moved on, the test shows what vLLM does and its docstring says what the document said.
 """
 
-from collections.abc import Iterable
-
 import pytest
 
 from kvcache.alignment import align_states
@@ -15,7 +13,7 @@ from kvcache.layout import plan_layout
 from kvcache.manager import KVCacheManager, RequestBlocks
 from kvcache.managers import FullAttentionManager, SlidingWindowManager
 from kvcache.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec, cdiv
-from tests.kvcache.pools import chunked, full, hit_of, mamba, manager_of, request_of, serve, sliding
+from tests.kvcache.pools import chunked, full, hash_positions, hit_of, mamba, manager_of, request_of, serve, sliding
 
 PADDED_TO = 8
 """Layers of Gemma-3-27b's smallest groups."""
@@ -140,14 +138,6 @@ def test_case_5_layers_that_share_another_layers_cache_get_no_memory():
 # As in the document, a block is one token here.
 
 
-def cache_only(manager: KVCacheManager, request: RequestBlocks, tokens: Iterable[int], group: int = 0) -> None:
-    """Let these of a request's tokens be cached in one group, each in a block that nobody holds."""
-    keys = [request.keys.first(15)[token] for token in tokens]
-    blocks = manager.pool.take(len(keys))
-    manager.pool.hash_blocks(group, keys, blocks)
-    manager.pool.put_hashed(blocks)
-
-
 def test_the_same_tokens_of_different_groups_are_cached_and_evicted_independently():
     """When all but 9 free blocks are reused, full attention has lost its last 9 tokens, the window none of its 3."""
     manager = manager_of(full(1), sliding(4, 1), num_blocks=40)
@@ -161,7 +151,7 @@ def test_the_same_tokens_of_different_groups_are_cached_and_evicted_independentl
 def test_case_0_full_attention_is_scanned_from_the_left_until_the_first_miss():
     manager = manager_of(full(1))
     request = request_of(manager, range(15))
-    cache_only(manager, request, [0, 1, 2, 3, 4, 5, 6, 9, 10])
+    hash_positions(manager, request, [0, 1, 2, 3, 4, 5, 6, 9, 10])
     assert manager.find_hit(request, 15) == 7
 
 
@@ -169,14 +159,14 @@ def test_case_0_full_attention_is_scanned_from_the_left_until_the_first_miss():
 def test_case_1_a_sliding_window_of_4_resumes_after_any_3_cached_tokens(cached, hit):
     manager = manager_of(sliding(4, 1))
     request = request_of(manager, range(15))
-    cache_only(manager, request, cached)
+    hash_positions(manager, request, cached)
     assert manager.find_hit(request, 15) == hit
 
 
 def test_case_1_the_longest_sliding_window_hit_is_found_from_the_right():
     manager = manager_of(sliding(4, 1))
     request = request_of(manager, range(15))
-    cache_only(manager, request, [2, 3, 4, 5, 11, 12, 13])
+    hash_positions(manager, request, [2, 3, 4, 5, 11, 12, 13])
     assert manager.find_hit(request, 15) == 14
 
 
@@ -184,7 +174,7 @@ def test_case_1_blocks_before_the_window_are_null():
     """A hit of 14 holds tokens 11 to 13; the next token gets a slot, everything before is the null block."""
     manager = manager_of(sliding(4, 1))
     request = request_of(manager, range(15))
-    cache_only(manager, request, [11, 12, 13])
+    hash_positions(manager, request, [11, 12, 13])
     assert manager.admit(request, 14, 15)
     (table,) = request.tables
     assert (table.first_held, len(table.ids), NULL_BLOCK in table.ids) == (11, 4, False)
@@ -195,8 +185,8 @@ def test_case_2_full_attention_first_then_the_sliding_window_within_it(full_run,
     """Windows are cached before tokens 5, 6 and 14; full attention has the first few tokens."""
     manager = manager_of(full(1), sliding(4, 1))
     request = request_of(manager, range(15))
-    cache_only(manager, request, range(full_run), group=0)
-    cache_only(manager, request, [2, 3, 4, 5, 11, 12, 13], group=1)
+    hash_positions(manager, request, range(full_run), group=0)
+    hash_positions(manager, request, [2, 3, 4, 5, 11, 12, 13], group=1)
     assert manager.find_hit(request, 15) == hit
 
 

@@ -229,6 +229,13 @@ class SingleTypeManager(ABC):
             by_position[nth::num_groups] = taken[nth * num_new : (nth + 1) * num_new]
         table.ids += by_position
 
+    def take_one(self, table: BlockTable) -> None:
+        """Take the block of the next position, where a decoding request crosses a block boundary."""
+        if not table.ids:
+            table.free_at = self.computed_when_unneeded(table.first_held)
+        table.num_slots += self.block_size
+        table.ids += self.pool.take(self.num_groups)
+
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
         end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
@@ -238,8 +245,11 @@ class SingleTypeManager(ABC):
             table.first_held = end
             table.free_at = self.computed_when_unneeded(end)
 
-    def free(self, table: BlockTable) -> None:
-        """Give back all blocks, so that the beginning of the request is reused last. The table is empty again."""
+    def free(self, table: BlockTable, num_tokens: int) -> None:
+        """Give back all blocks, so that the beginning of the request is reused last. The table is empty again.
+
+        What the first `num_tokens` fill can be hit from then on, as far as it is worth caching.
+        """
         if table.ids:
             self._release(table, table.num_slots // self.block_size)
         table.ids = []
@@ -288,6 +298,10 @@ class SingleTypeManager(ABC):
         table.mark_hashed(start, stop)
 
     # Time.
+
+    def next_to_cache(self, table: BlockTable, junction: int) -> int:
+        """Tokens that must be computed before `cache` has something to do again, or NEVER."""
+        return (table.num_cached + 1) * self.block_size
 
     def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
         """Whether the blocks of a hit can be read in this very step."""

@@ -31,18 +31,38 @@ class FullAttentionManager(SingleTypeManager):
         """An empty table for one request."""
         return BlockTable(self, keys, prompt_tokens) if self.units_per_block == 1 else _TailTable(self, keys, prompt_tokens)
 
+    # A block whose key no other request can have is hashed when it is given back, all at once: until
+    # then nobody could hit it.
+
     def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
-        """Hash all full blocks, and the block in which the prompt's last hash unit ends."""
+        """Hash all full blocks that others may hit, and the block in which the prompt's last hash unit ends."""
+        self._cache_up_to(table, min(num_tokens // self.block_size, self._shared_end(table)), num_tokens)
+
+    def next_to_cache(self, table: BlockTable, junction: int) -> int:
+        """The next full block that others may hit."""
+        if isinstance(table, _TailTable) and table.tail is None and not table.tail_is_done:
+            return table.prompt_tokens - 1
+        return (table.num_cached + 1) * self.block_size if table.num_cached < self._shared_end(table) else NEVER
+
+    def _shared_end(self, table: BlockTable) -> int:
+        """The first position whose key is the request's own."""
+        return table.keys.num_shared // self.units_per_block
+
+    def _cache_up_to(self, table: BlockTable, end: int, num_tokens: int) -> None:
         if not isinstance(table, _TailTable):
-            super().cache(table, num_tokens, junction)
+            if end > table.num_cached:
+                self._hash(table, table.num_cached, end)
+                table.num_cached = end
             return
         tail = table.tail
-        if tail is not None and tail < num_tokens // self.block_size:
+        if tail is not None and tail < end:
             for nth, group in enumerate(self.groups):  # it is full now, and gets the key of a full block
                 self.pool.unhash_held(group, self._tail_key(table), table.ids[tail * self.num_groups + nth])
             table.tail = None
             table.tail_is_done = True
-        super().cache(table, num_tokens, junction)
+        if end > table.num_cached:
+            self._hash(table, table.num_cached, end)
+            table.num_cached = end
         self._cache_tail(table, num_tokens)
 
     def _tail_key(self, table: BlockTable) -> int:
@@ -70,9 +90,12 @@ class FullAttentionManager(SingleTypeManager):
             keys[table.tail - start] = self._tail_key(table)
         return keys
 
-    def free(self, table: BlockTable) -> None:
-        """Give back all blocks, so that the beginning of the request is reused last."""
-        super().free(table)
+    def free(self, table: BlockTable, num_tokens: int) -> None:
+        """Hash what was put off, then give back all blocks, so that the beginning of the request is reused last."""
+        end = num_tokens // self.block_size
+        if end > table.num_cached:
+            self._cache_up_to(table, end, num_tokens)
+        super().free(table, num_tokens)
         if isinstance(table, _TailTable):
             table.tail = None
             table.tail_is_done = False
@@ -88,4 +111,4 @@ class _TailTable(BlockTable):
         self.tail: int | None = None
         """Position of the block that has such a key now."""
         self.tail_is_done = False
-        """The block has become full."""
+        """The block has become full, or no such block will be."""

@@ -63,6 +63,12 @@ class MambaManager(SingleTypeManager):
         super()._hash(table, start, stop)
         self._written_this_step.update(self.held_keys(table, start, stop))
 
+    def next_to_cache(self, table: BlockTable, junction: int) -> int:
+        """The next state to keep; none behind the prompt unless some are kept at intervals."""
+        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(table.prompt_tokens, junction):
+            return NEVER
+        return super().next_to_cache(table, junction)
+
     def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
         """A state that this step writes can be copied in the next step at the earliest."""
         if not hit_tokens:
@@ -141,7 +147,11 @@ class MambaAlignManager(MambaManager):
             end = (num_processed - 1) // self.block_size
             self._release_states(table, sum(position < end for position in table.positions))
 
-    def free(self, table: BlockTable) -> None:
+    def take_one(self, table: BlockTable) -> None:
+        """Start a new state where a decoding request crosses a block boundary."""
+        self.extend(table, table.num_slots + 1)
+
+    def free(self, table: BlockTable, num_tokens: int) -> None:
         """Give back all states."""
         assert isinstance(table, StateTable)
         self._release_states(table, len(table.positions))

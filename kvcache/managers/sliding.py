@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from kvcache.block_pool import BlockPool
-from kvcache.managers.base import CachePolicy, SingleTypeManager
+from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
 from kvcache.specs import SlidingWindowSpec, cdiv
 
 __all__ = ["SlidingWindowManager"]
@@ -55,6 +55,12 @@ class SlidingWindowManager(SingleTypeManager):
             if not self.is_cached(keys[(position + 1) * units - 1]):
                 return position
         return None
+
+    def next_to_cache(self, table: BlockTable, junction: int) -> int:
+        """The next full block; none behind the prompt unless windows are kept at intervals."""
+        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(table.prompt_tokens, junction):
+            return NEVER
+        return super().next_to_cache(table, junction)
 
     def retained(self, start: int, end: int, boundaries: Collection[int]) -> Iterable[tuple[int, int]]:
         """The window before each boundary, and before each multiple of the retention interval."""

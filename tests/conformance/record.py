@@ -40,8 +40,8 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "sliding": (23, 50, 51),
     "gemma3": (19, 26, 40, 61),
     "gpt-oss": (5, 37, 66),
-    "llama4": (36, 73, 77),
-    "chunked": (22, 68, 79),
+    "llama4": (19, 34, 79),
+    "chunked": (1, 8, 13),
     "jamba": (15, 45, 48, 57),
     "jamba-none": (8, 15, 46),
     "mamba": (11, 20, 27, 33),
@@ -50,7 +50,7 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "mla-mamba": (12, 38, 69),
     "full-sliding-mamba": (29, 38, 75),
     "two-windows": (6, 35, 73),
-    "full-chunked-sliding": (2, 8, 61),
+    "full-chunked-sliding": (10, 26, 38),
     "unequal-heads": (9, 62, 68, 71),
     "unequal-types": (16, 57, 62),
     "two-states": (22, 27, 58),
@@ -58,19 +58,19 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "hybrid-off": (6, 27, 40),
     "no-caching": (23, 28, 40),
     "retention": (5, 26, 70, 77),
-    "priority": (1, 3, 26, 59),
-    "watermark": (14, 15, 70),
-    "long-prefill": (32, 59, 70),
-    "tight": (19, 59, 76, 77),
+    "priority": (3, 37, 39, 51),
+    "watermark": (14, 35, 70),
+    "long-prefill": (32, 59, 69),
+    "tight": (59, 64, 72, 76),
     "no-reservation": (35, 61, 76),
-    "hash-ids": (57, 63, 65),
+    "hash-ids": (28, 57, 65),
     "refused": (0, 1, 3, 4, 7, 12),
     "async-full": (1, 7),
     "async-sliding": (71, 78),
     "async-gemma3": (40, 49),
     "async-gpt-oss": (35, 41),
-    "async-llama4": (14, 79),
-    "async-chunked": (27, 36),
+    "async-llama4": (33, 73),
+    "async-chunked": (52, 64),
     "async-jamba": (51, 77),
     "async-jamba-none": (35, 48),
     "async-mamba": (17, 32),
@@ -79,21 +79,21 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "async-mla-mamba": (40, 51),
     "async-full-sliding-mamba": (45, 50),
     "async-two-windows": (20, 57),
-    "async-full-chunked-sliding": (28, 50),
+    "async-full-chunked-sliding": (64, 66),
     "async-unequal-heads": (17, 74),
     "async-unequal-types": (20, 48),
     "async-two-states": (41, 63),
     "async-uniform-type": (19, 48),
-    "async-hybrid-off": (15, 20),
+    "async-hybrid-off": (2, 15),
     "async-no-caching": (12, 36),
     "async-retention": (39, 48),
     "async-priority": (15, 60),
     "async-watermark": (33, 48),
     "async-long-prefill": (36, 43),
-    "async-tight": (16, 19),
-    "async-no-reservation": (21, 38),
-    "async-hash-ids": (9, 79),
-    "async-refused": (0, 2, 3, 9),
+    "async-tight": (19, 37),
+    "async-no-reservation": (40, 52),
+    "async-hash-ids": (9, 46),
+    "async-refused": (0, 2, 3),
 }
 
 
@@ -125,6 +125,14 @@ def write(name: str, recorded: dict[str, Any]) -> None:
     """One recorded file, the same bytes for the same content."""
     text = json.dumps(recorded, sort_keys=True, separators=(",", ":")) + "\n"
     (FOLDER / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def forget_others() -> None:
+    """Delete files of scenarios that are recorded no more."""
+    wanted = dict(named_scenarios())
+    for path in FOLDER.glob("*.json.gz"):
+        if path.name.removesuffix(".json.gz") not in wanted:
+            path.unlink()
 
 
 def simulated(summary: dict[str, Any]) -> dict[str, Any]:
@@ -222,6 +230,8 @@ def main() -> None:
                 screen.write(f"{name:40} {exercised(recorded)}\n")
                 if not chosen.survey:
                     write(name, {"scenario": asked, **recorded})
+        if not chosen.survey:
+            forget_others()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Layers, pools and requests that are small enough to reckon by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kvcache.grouping import group_layers
 from kvcache.hashing import PrefixKeys, hash_tokens
@@ -20,8 +20,8 @@ def sliding(window: int, block_size: int = 16, **more) -> SlidingWindowSpec:
     return SlidingWindowSpec(**{"block_size": block_size, "num_kv_heads": 1, "head_size": 1, **more}, window=window)
 
 
-def chunked(chunk: int, block_size: int = 16) -> ChunkedLocalSpec:
-    return ChunkedLocalSpec(block_size=block_size, num_kv_heads=1, head_size=1, chunk=chunk)
+def chunked(chunk: int, block_size: int = 16, **more) -> ChunkedLocalSpec:
+    return ChunkedLocalSpec(**{"block_size": block_size, "num_kv_heads": 1, "head_size": 1, **more}, chunk=chunk)
 
 
 def mamba(block_size: int, cache_mode: str = "align", page_tokens: int | None = None) -> MambaSpec:
@@ -63,3 +63,13 @@ def serve(manager: KVCacheManager, tokens: Sequence[int], *chunk_ends: int) -> i
         manager.cache(request, end)
     manager.free(request)
     return hit
+
+
+def hash_positions(manager: KVCacheManager, request: RequestBlocks, positions: Iterable[int], group: int = 0) -> None:
+    """Let these positions of a request's tokens be cached in one group, in blocks that somebody holds.
+
+    Blocks are one hash unit long.
+    """
+    positions = sorted(positions)
+    keys = request.keys.first(max(positions, default=-1) + 1)
+    manager.pool.hash_blocks(group, [keys[position] for position in positions], manager.pool.take(len(positions)))

@@ -30,9 +30,7 @@ def test_a_key_stands_for_everything_before_it():
     assert num_equal(hash_tokens([1, 5, 6, 7], 2), hash_tokens([2, 5, 6, 7], 2)) == 0
 
 
-@given(
-    st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20), st.sampled_from([1, 2, 3])
-)
+@given(st.lists(st.integers(0, 1), max_size=20), st.lists(st.integers(0, 1), max_size=20), st.sampled_from([1, 2, 3]))
 def test_keys_are_equal_exactly_as_far_as_the_tokens_are(tokens, others, unit):
     assert num_equal(hash_tokens(tokens, unit), hash_tokens(others, unit)) == num_equal(tokens, others) // unit
 

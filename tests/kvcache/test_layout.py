@@ -27,9 +27,7 @@ def gpt_oss_20b(hybrid=True):
 
 
 def layout_of(groups, budget_gib, in_flight):
-    return plan_layout(
-        groups, kv_cache_bytes=budget_gib * GIB, max_model_len=131_072, max_in_flight_tokens=in_flight
-    )
+    return plan_layout(groups, kv_cache_bytes=budget_gib * GIB, max_model_len=131_072, max_in_flight_tokens=in_flight)
 
 
 # ------------------------------------------------------------------------------- blocks and concurrency

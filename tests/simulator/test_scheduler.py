@@ -113,10 +113,10 @@ def test_a_preempted_request_goes_before_those_that_wait(serve):
 
 
 def test_nobody_is_admitted_in_a_step_that_preempts(serve):
-    """The third request would fit into what the second has left, but not in that step."""
-    log = serve(num_blocks=6, requests=[Arrival(0.0, 8, 5), Arrival(0.0, 8, 5), Arrival(0.5, prompt=4, output=1)])
-    first_without_b = next(step for step in log.steps if "b" not in step)
-    assert first_without_b == {"a": 1}
+    """The third would fit into what the first leaves to the second in step 3, and comes in step 4."""
+    requests = [Arrival(0.0, prompt=8, output=9, priority=9), Arrival(0.5, 8, 5), Arrival(0.5, 8, 1, priority=1)]
+    log = serve(requests, scheduling_policy="priority", num_blocks=6)
+    assert log.steps[:4] == [{"a": 8}, {"a": 1, "b": 8}, {"b": 1}, {"b": 1, "c": 8}]
 
 
 # Priorities
@@ -155,16 +155,16 @@ def test_a_watermark_does_not_keep_out_who_runs_alone(serve):
     assert log.first_token_s == {"a": 1.0}
 
 
-@pytest.mark.parametrize(("reserve_full_isl", "chunks_of_b"), [(True, [8, 8, 4]), (False, [7, 7, 6])])
-def test_a_prompt_is_admitted_whole_or_piece_by_piece(serve, reserve_full_isl, chunks_of_b):
-    """Four of seven blocks are free while the first runs, the second's prompt needs five."""
+@pytest.mark.parametrize(("reserve_full_isl", "preemptions", "chunks"), [(True, 0, [8, 8, 4]), (False, 1, [7, 7, 8])])
+def test_a_prompt_is_admitted_whole_or_piece_by_piece(serve, reserve_full_isl, preemptions, chunks):
+    """The second needs five blocks and four are left: it waits, or starts at once and has to start again."""
     log = serve(
         num_blocks=8,
         max_num_batched_tokens=8,
         reserve_full_isl=reserve_full_isl,
         requests=[Arrival(0.0, prompt=8, output=4), Arrival(0.5, prompt=20, output=1)],
     )
-    assert log.tokens("b") == chunks_of_b
+    assert (log.preemptions["b"], log.tokens("b")) == (preemptions, chunks)
 
 
 @pytest.mark.parametrize("enable_prefix_caching", [True, False])
@@ -195,9 +195,7 @@ def test_the_last_block_of_a_repeated_prompt_is_computed_again(serve):
 
 
 def test_a_hit_ends_where_prompts_part(serve):
-    log = serve(
-        requests=[Arrival(0.0, 16, 1, prefix_ids=(1, 2, 3)), Arrival(1.0, 16, 1, prefix_ids=(1, 2, 4))],
-    )
+    log = serve(requests=[Arrival(0.0, 16, 1, prefix_ids=(1, 2, 3)), Arrival(1.0, 16, 1, prefix_ids=(1, 2, 4))])
     assert log.cached_tokens == {"a": 0, "b": 8}
 
 
@@ -274,14 +272,10 @@ def test_a_prompt_is_cut_where_mamba_states_are_kept(serve, budget, block, promp
     assert log.tokens("a") == chunks
 
 
-def test_a_state_that_this_step_writes_cannot_be_hit_before_the_next(serve):
-    """Two equal prompts: the second waits a step, then resumes from the first one's state."""
-    log = serve(
-        layers=[full(4), mamba(4)],
-        max_num_batched_tokens=12,
-        requests=[Arrival(0.0, 9, 5, prefix_ids=(1, 2)), Arrival(0.0, 9, 1, prefix_ids=(1, 2))],
-    )
-    assert log.steps[:3] == [{"a": 8}, {"a": 1, "b": 1}, {"a": 1}]
+def test_a_state_is_not_hit_before_its_writer_has_gone_on(serve):
+    """Two equal prompts: the second waits until the first has left the state behind, then resumes from it."""
+    log = serve(layers=[full(4), mamba(4)], requests=[Arrival(0.0, 9, output=3, prefix_ids=(1, 2))] * 2)
+    assert log.steps[:3] == [{"a": 8}, {"a": 1}, {"a": 1, "b": 1}]
 
 
 def test_without_a_prefix_cache_states_cut_no_prompt(serve):

@@ -1,8 +1,10 @@
 """Sliding windows: what is behind the window goes back, and any cached window is a place to resume."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.kvcache.pools import hit_of, manager_of, request_of, serve, sliding
+from tests.kvcache.pools import hash_positions, hit_of, manager_of, request_of, serve, sliding
 
 
 def test_what_the_next_query_reads_stays():
@@ -60,13 +62,12 @@ def test_a_beginning_shorter_than_the_window_is_a_hit_too():
     assert hit_of(manager, range(500)) == 48
 
 
-def test_a_window_with_a_gap_is_no_hit():
-    """Two of the 19 cached blocks are reused, 3 of the 4 that a window needs are never in a row."""
-    manager = manager_of(sliding(64), prefix_cache_retention_interval=None, num_blocks=21)
-    request = request_of(manager, range(320))
-    manager.admit(request, 0, 320)
-    held = request.tables[0].ids
-    manager.free(request)
-    for position in (3, 7, 11, 15):
-        manager.pool.prefix_maps[0] = {}
-    assert held
+@given(cached=st.sets(st.integers(0, 11)), window=st.integers(2, 80))
+def test_the_longest_hit_ends_behind_a_window_without_a_gap(cached, window):
+    """Of 12 blocks any may be cached; the plain way is to try every end."""
+    manager = manager_of(sliding(window))
+    request = request_of(manager, range(200))
+    hash_positions(manager, request, cached)
+    first_read = [max(0, 16 * end - window + 1) // 16 for end in range(13)]
+    ends = [end for end in range(13) if cached.issuperset(range(first_read[end], end))]
+    assert manager.find_hit(request, 200) == 16 * max(ends)
