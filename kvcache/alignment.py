@@ -33,11 +33,12 @@ def align_states(
         block_size = max(block_size, _block_that_holds(state_bytes, attention[0], block_size))
         page_bytes = block_size * attention[0].token_bytes
     caches_states = enable_prefix_caching and bool(attention)
+    mode, state_block = ("align", block_size) if caches_states else ("none", max_model_len)
     aligned: list[KVCacheSpec] = []
     for spec in specs:
         if isinstance(spec, MambaSpec):
-            spec = spec.in_mode("align", block_size) if caches_states else spec.in_mode("none", max_model_len)
-            aligned.append(spec.with_page_bytes(page_bytes) if attention else spec)
+            state = spec.in_mode(mode, state_block)
+            aligned.append(state.with_page_bytes(page_bytes) if attention else state)
         else:
             aligned.append(spec.with_block_size(block_size))
     return aligned

@@ -237,7 +237,9 @@ class BlockPool:
         hashed = {*queued, *((group, key, block) for group, key, block in places if key is not None)}
         if any(key is None for _, key, block in places if block in self._more_holders):
             raise InvariantError("reference-counts: a block without a hash has several holders")
-        found = {(group, key, block) for group, prefixes in enumerate(self.prefix_maps) for key, block in prefixes.items()}
+        found = {
+            (group, key, block) for group, prefixes in enumerate(self.prefix_maps) for key, block in prefixes.items()
+        }
         copies = {
             (group, key, block)
             for group, by_key in enumerate(self._copies)

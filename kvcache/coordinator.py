@@ -93,7 +93,9 @@ class HybridCoordinator:
 Coordinator = NoPrefixCacheCoordinator | UnitaryCoordinator | HybridCoordinator
 
 
-def coordinator_for(managers: Sequence[SingleTypeManager], num_groups: int, caching: bool, policy: CachePolicy) -> Coordinator:
+def coordinator_for(
+    managers: Sequence[SingleTypeManager], num_groups: int, caching: bool, policy: CachePolicy
+) -> Coordinator:
     """The coordinator that these groups need."""
     if not caching:
         return NoPrefixCacheCoordinator()

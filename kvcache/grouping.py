@@ -79,10 +79,10 @@ def _keep_everything(specs: Sequence[KVCacheSpec]) -> list[KVCacheSpec]:
         raise UnsupportedLayersError("the hybrid manager cannot be off: these layers have no full attention among them")
     one_size = min(full_block_sizes) if len(full_block_sizes) == 1 else None
     kept = [spec.keeping_everything(one_size or spec.block_size) for spec in specs]
-    windows = {spec.window for spec in specs if spec.kind == "sliding"}
+    windows = {spec.type_key[-1] for spec in specs if spec.kind == "sliding"}
     if len(windows) > 1:
         raise UnsupportedLayersError(
-            f"the hybrid manager cannot be off for layers of several windows ({', '.join(map(str, sorted(windows)))})"
+            f"the hybrid manager cannot be off for layers of several windows ({', '.join(map(str, windows))})"
         )
     if not _are_one_type(kept):
         raise UnsupportedLayersError("the hybrid manager cannot be off: these layers do not become one attention type")

@@ -193,10 +193,7 @@ class KVCacheManager:
         """The fewest computed tokens at which a decoding request's tables change."""
         event = blocks.cache_at - 1
         for table in blocks.tables:
-            if table.num_slots < event:
-                event = table.num_slots
-            if table.free_at < event:
-                event = table.free_at
+            event = min(event, table.num_slots, table.free_at)
         return event
 
     def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:
@@ -211,7 +208,8 @@ class KVCacheManager:
                 table.manager.cache(table, num_tokens, blocks.junction)
             next_tokens = min(next_tokens, table.manager.next_to_cache(table, blocks.junction))
         step = self.scheduler_block
-        blocks.cache_at = next_tokens if next_tokens == NEVER else max(cdiv(next_tokens, step), num_tokens // step + 1) * step
+        next_step = max(cdiv(next_tokens, step), num_tokens // step + 1)
+        blocks.cache_at = NEVER if next_tokens == NEVER else next_step * step
 
     def free(self, blocks: RequestBlocks, num_tokens: int) -> None:
         """Take back all blocks of a request that is finished or preempted; its tables are empty again.

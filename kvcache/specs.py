@@ -67,6 +67,9 @@ class KVCacheSpec(Protocol):
         Raises ValueError where neither is possible.
         """
 
+    def with_block_size(self, block_size: int) -> "KVCacheSpec":
+        """The same layer with blocks of `block_size` tokens."""
+
     @property
     def type_key(self) -> tuple[object, ...]:
         """Layers with equal keys always need the same blocks of the same tokens, whatever their page bytes."""

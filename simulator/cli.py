@@ -36,7 +36,7 @@ def _kvplan(context: typer.Context) -> None:
 
 
 @app.command()
-def simulate(  # noqa: PLR0913  a flag per setting, as on a server's command line
+def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command line
     model: options.ModelName,
     gpu: options.Gpu = None,
     tensor_parallel_size: options.TensorParallel = 1,

@@ -29,25 +29,30 @@ Seed = Annotated[int, _option(TRAFFIC, "Seed of everything random.")]
 
 Gpu = Annotated[str | None, _option(MEMORY, "Accelerator of each rank: h100-80gb, a100-80gb, h200, b200, l4, ...")]
 StepTime = Annotated[float | None, _option(MEMORY, "Let every step take so many seconds, whatever the GPU.")]
-TensorParallel = Annotated[
-    int, _option(MEMORY, "Ranks that share each layer. [1]", "--tensor-parallel-size", "-tp")
-]
+TensorParallel = Annotated[int, _option(MEMORY, "Ranks that share each layer. [1]", "--tensor-parallel-size", "-tp")]
 Dtype = Annotated[str, _option(MEMORY, "Of weights and activations: auto, bfloat16, float16, float32.")]
 MaxModelLen = Annotated[int | None, _option(MEMORY, "Tokens of the longest request. [the model's own]")]
 GpuMemoryUtilization = Annotated[float, _option(MEMORY, "Part of the GPU's memory that the server takes. [0.92]")]
 KvCacheMemoryBytes = Annotated[str | None, _option(MEMORY, "KV cache of each rank, stated outright: 40GiB.")]
-NumGpuBlocks = Annotated[int | None, _option(MEMORY, "Blocks of the pool, stated outright.", "--num-gpu-blocks-override")]
+NumGpuBlocks = Annotated[
+    int | None, _option(MEMORY, "Blocks of the pool, stated outright.", "--num-gpu-blocks-override")
+]
 
 BlockSize = Annotated[int, _option(CACHE, "Tokens in one block, before alignment with Mamba states. [16]")]
 KvCacheDtype = Annotated[str, _option(CACHE, "Of keys and values: auto, bfloat16, fp8, ...")]
 MambaCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's convolution state. [auto]")]
 MambaSsmCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's recurrent state. [auto]")]
 PrefixCaching = Annotated[
-    bool, _option(CACHE, "Reuse the blocks of equal prefixes. [on]", "--enable-prefix-caching/--no-enable-prefix-caching")
+    bool,
+    _option(CACHE, "Reuse the blocks of equal prefixes. [on]", "--enable-prefix-caching/--no-enable-prefix-caching"),
 ]
 Retention = Annotated[
-    str, _option(CACHE, 'Tokens between kept windows and states: 0, a number, or "dense". [0]',
-                 "--prefix-cache-retention-interval")
+    str,
+    _option(
+        CACHE,
+        'Tokens between kept windows and states: 0, a number, or "dense". [0]',
+        "--prefix-cache-retention-interval",
+    ),
 ]
 DisableHybrid = Annotated[bool, _option(CACHE, "Keep windows and chunks whole.", "--disable-hybrid-kv-cache-manager")]
 
@@ -58,8 +63,12 @@ LongPrefill = Annotated[
 ]
 Policy = Annotated[str, _option(SCHEDULER, "fcfs or priority. [fcfs]")]
 ReserveFullIsl = Annotated[
-    bool, _option(SCHEDULER, "Admit a request only if its whole prompt fits now. [on]",
-                  "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl")
+    bool,
+    _option(
+        SCHEDULER,
+        "Admit a request only if its whole prompt fits now. [on]",
+        "--scheduler-reserve-full-isl/--no-scheduler-reserve-full-isl",
+    ),
 ]
 Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
 

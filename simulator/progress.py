@@ -25,7 +25,9 @@ class RunProgress:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f} requests, {task.fields[simulated]} simulated, {task.fields[speed]:,.0f}/s"),
+            TextColumn(
+                "{task.completed:,.0f} requests, {task.fields[simulated]} simulated, {task.fields[speed]:,.0f}/s"
+            ),
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,

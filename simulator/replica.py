@@ -85,7 +85,6 @@ def run_replica(
 def wait_until(env: simpy.Environment, time_s: float) -> Event:
     """An event at `time_s` that comes before all steps that end at the same time."""
     event = Event(env)
-    event._ok = True
-    event._value = None
+    event._ok, event._value = True, None  # noqa: SLF001  as simpy's own Timeout is made
     env.schedule(event, priority=URGENT, delay=max(0.0, time_s - env.now))
     return event

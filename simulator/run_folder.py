@@ -13,7 +13,7 @@ __all__ = ["default_folder", "write_run", "write_whole"]
 
 
 def default_folder(scenario: Scenario) -> Path:
-    """runs/<model>-<time>"""
+    """Where a run goes that nobody named: runs/<model>-<time>."""
     name = scenario.model.rstrip("/").split("/")[-1].lower()
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 

@@ -59,9 +59,7 @@ class Plan:
 class Scheduler:
     """Decides for one replica which requests compute how many tokens in each step."""
 
-    def __init__(
-        self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()
-    ) -> None:
+    def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
         self.manager = manager
         self.settings = settings
         self.waiting: WaitingQueue = PriorityQueue() if settings.scheduling_policy == "priority" else FcfsQueue()
@@ -193,7 +191,10 @@ class Scheduler:
 
     def _find_stalled(self, plan: Plan) -> None:
         """The decodes that the token budget does not reach, or that stand behind the end of the round."""
-        if plan.last_order is None and plan.chunk_tokens + len(self._decode_orders) <= self.settings.max_num_batched_tokens:
+        if (
+            plan.last_order is None
+            and plan.chunk_tokens + len(self._decode_orders) <= self.settings.max_num_batched_tokens
+        ):
             return
         left = self.settings.max_num_batched_tokens
         chunk_of = {request.order: num_new for request, num_new in plan.chunks}
@@ -267,7 +268,7 @@ class Scheduler:
         """For how many steps nothing can change unless somebody arrives."""
         if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan or not self._due:
             return 1
-        return max(1, min(min(self._due), self._contexts.next_change) - self.step)
+        return max(1, min(*self._due, self._contexts.next_change) - self.step)
 
     # Settling.
 

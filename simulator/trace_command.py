@@ -23,7 +23,7 @@ def describe_trace(file: Path, block_size: int, out: Path | None, *, as_json: bo
     picture = out or Path(f"{description.name}.png")
     _draw(description, picture)
     if as_json:
-        print(json.dumps(_plain(description), indent=2))
+        Console(soft_wrap=True).print_json(json.dumps(_plain(description)), highlight=False)
         return
     console = Console()
     table = Table(title=description.name, show_header=False, title_justify="left")

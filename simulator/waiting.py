@@ -35,7 +35,7 @@ class FcfsQueue(deque[Request]):
 
     add = deque.append
     put_back = deque.appendleft
-    pop = deque.popleft  # type: ignore[assignment]
+    pop = deque.popleft
 
     def head(self) -> Request:
         """The next request to admit."""

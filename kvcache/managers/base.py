@@ -40,7 +40,17 @@ class CachePolicy:
 class BlockTable:
     """The blocks of one request in the groups of one manager."""
 
-    __slots__ = ("first_held", "free_at", "hashed", "ids", "keys", "manager", "num_cached", "num_slots", "prompt_tokens")
+    __slots__ = (
+        "first_held",
+        "free_at",
+        "hashed",
+        "ids",
+        "keys",
+        "manager",
+        "num_cached",
+        "num_slots",
+        "prompt_tokens",
+    )
 
     def __init__(self, manager: "SingleTypeManager", keys: PrefixKeys, prompt_tokens: int) -> None:
         self.manager = manager
@@ -93,9 +103,7 @@ class SingleTypeManager(ABC):
     gives_blocks_back: ClassVar[bool] = False
     """Whether a request can be longer than what it ever holds, so that `max_blocks` bounds its need."""
 
-    def __init__(
-        self, spec: KVCacheSpec, groups: range, pool: BlockPool, policy: CachePolicy, max_blocks: int
-    ) -> None:
+    def __init__(self, spec: KVCacheSpec, groups: range, pool: BlockPool, policy: CachePolicy, max_blocks: int) -> None:
         self.spec = spec
         self.block_size = spec.block_size
         self.groups = groups
@@ -139,7 +147,7 @@ class SingleTypeManager(ABC):
 
     def is_cached(self, key: int) -> bool:
         """Whether every group has a block for the key."""
-        for prefixes in self.prefix_maps:
+        for prefixes in self.prefix_maps:  # noqa: SIM110  asked very often: a generator would cost more
             if key not in prefixes:
                 return False
         return True

@@ -29,7 +29,8 @@ class FullAttentionManager(SingleTypeManager):
 
     def new_table(self, keys: PrefixKeys, prompt_tokens: int) -> BlockTable:
         """An empty table for one request."""
-        return BlockTable(self, keys, prompt_tokens) if self.units_per_block == 1 else _TailTable(self, keys, prompt_tokens)
+        table = BlockTable if self.units_per_block == 1 else _TailTable
+        return table(self, keys, prompt_tokens)
 
     # A block whose key no other request can have is hashed when it is given back, all at once: until
     # then nobody could hit it.

@@ -65,7 +65,9 @@ class MambaManager(SingleTypeManager):
 
     def next_to_cache(self, table: BlockTable, junction: int) -> int:
         """The next state to keep; none behind the prompt unless some are kept at intervals."""
-        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(table.prompt_tokens, junction):
+        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(
+            table.prompt_tokens, junction
+        ):
             return NEVER
         return super().next_to_cache(table, junction)
 
@@ -175,9 +177,9 @@ class MambaAlignManager(MambaManager):
         assert isinstance(table, StateTable)
         # The state at the prompt's last boundary counts as written by every step that starts from it.
         unit = self.policy.hash_unit
-        if num_tokens and num_tokens == (table.prompt_tokens - 1) // unit * unit:
-            if num_tokens // self.block_size - 1 in table.positions:
-                self._written_this_step.add(table.keys.first(num_tokens // unit)[num_tokens // unit - 1])
+        is_boundary = num_tokens > 0 and num_tokens == (table.prompt_tokens - 1) // unit * unit
+        if is_boundary and num_tokens // self.block_size - 1 in table.positions:
+            self._written_this_step.add(table.keys.first(num_tokens // unit)[num_tokens // unit - 1])
 
     def _hash(self, table: BlockTable, start: int, stop: int) -> None:
         assert isinstance(table, StateTable)

@@ -58,7 +58,9 @@ class SlidingWindowManager(SingleTypeManager):
 
     def next_to_cache(self, table: BlockTable, junction: int) -> int:
         """The next full block; none behind the prompt unless windows are kept at intervals."""
-        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(table.prompt_tokens, junction):
+        if self.policy.retention_interval == 0 and table.num_cached * self.block_size >= max(
+            table.prompt_tokens, junction
+        ):
             return NEVER
         return super().next_to_cache(table, junction)
 

@@ -33,7 +33,8 @@ REFUSED = [path for path in FILES if "refused" in recorded(path)]
 @pytest.mark.parametrize("path", ANSWERED, ids=name)
 def test_every_step_is_vllms(path: Path) -> None:
     rows, summary = replay_rows(recorded(path)["scenario"])
-    assert first_difference(recorded(path), rows, summary) is None
+    difference = first_difference(recorded(path), rows, summary)
+    assert difference is None
 
 
 @pytest.mark.parametrize("path", REFUSED, ids=name)

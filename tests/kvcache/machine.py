@@ -141,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert readable
             self.check_hit_is_old(request, hit)
             self.model.admitted(request, hit, num_tokens)
-            self.model.check_full_is_cached(request)
+            self.model.check_full_is_cached(request, min(num_tokens, request.public))
             self.check_prompt_is_reusable(request, hit)
         else:
             assert self.snapshot() == before
@@ -184,54 +184,72 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(number=st.integers(0, 5), size=st.integers(1, 40), lags=st.booleans(), caches=st.integers(0, 5))
     def extend(self, number: int, size: int, lags: bool, caches: int) -> None:
         """A running request computes a chunk of its prompt, or one more token."""
-        self.grow(self.nth(number, is_running=True), size, lags, caches > 0)
+        request = self.nth(number, is_running=True)
+        if not self.has_next_token(request):
+            return
+        num_processed = self.settled(request, lags)
+        start, num_tokens = request.computed, self.chunk_end(request, request.computed, size)
+        needed = self.model.blocks_to_extend(request, num_tokens)
+        grown = self.call(self.manager.extend, request.blocks, num_processed, num_tokens)
+        if not self.has_grown(request, num_processed, num_tokens, needed, bool(grown)):
+            return
+        request.always_cached &= caches > 0
+        if caches:
+            self.call(self.manager.cache, request.blocks, num_tokens)
+            self.model.check_full_is_cached(request, min(num_tokens, request.public))
+        self.check_prompt_is_reusable(request, start)
 
     @precondition(has_running)
-    @rule(number=st.integers(0, 5), num_tokens=st.integers(2, 12), lags=st.booleans())
-    def decode(self, number: int, num_tokens: int, lags: bool) -> None:
-        """A running request computes several tokens, one in a step."""
-        request = self.nth(number, is_running=True)
+    @rule(number=st.integers(0, 5), num_tokens=st.integers(1, 12), lags=st.booleans(), trusts=st.booleans())
+    def decode(self, number: int, num_tokens: int, lags: bool, trusts: bool) -> None:
+        """A running request computes several tokens, one in a step; with `trusts` nobody asks between two events."""
+        request, manager = self.nth(number, is_running=True), self.manager
         for _ in range(num_tokens):
-            if not self.grow(request, 1, lags, caches=True):
+            if not self.has_next_token(request):
                 return
+            start, num_processed = request.computed, self.settled(request, lags)
+            is_quiet = not lags and start < manager.next_event(request.blocks)
+            if is_quiet and trusts:
+                self.has_grown(request, start, start + 1, 0, grown=True)
+                continue
+            before = self.snapshot() if is_quiet else None
+            needed = self.model.blocks_to_extend(request, start + 1)
+            event = self.call(manager.extend_by_one, request.blocks, num_processed, start + 1)
+            if not self.has_grown(request, num_processed, start + 1, needed, bool(event)):
+                return
+            assert event == manager.next_event(request.blocks)
+            assert not is_quiet or self.snapshot() == before
+            self.model.check_full_is_cached(request, min(start + 1, request.public))
+            self.check_prompt_is_reusable(request, start)
 
-    def grow(self, request: ModelRequest, size: int, lags: bool, caches: bool) -> bool:
-        """Plan a running request's next tokens; False if it has no more, or gets no blocks."""
+    def has_next_token(self, request: ModelRequest) -> bool:
+        """Let a running request sample a token where it has computed all it knows; False if it has had its last."""
         if request.planned_in_step == self.model.step:
             self.next_step()
-        if request.computed == request.known:
-            request.known += 1
-        if request.known > len(request.tokens):
-            request.known -= 1
-            return False
-        manager, model = self.manager, self.model
-        num_processed = max(request.processed, request.in_flight_from if lags else request.computed)
-        start, num_tokens = request.computed, self.chunk_end(request, request.computed, size)
-        is_quiet = not lags and num_tokens == start + 1 and start < manager.next_event(request.blocks)
-        before = self.snapshot() if is_quiet else None
-        needed = model.blocks_to_extend(request, num_tokens)
-        num_evictions = manager.pool.num_evictions
-        grown = self.call(manager.extend, request.blocks, num_processed, num_tokens)
-        model.gives_back(request, num_processed)
-        if not grown:
-            assert needed > manager.pool.num_free
-            assert manager.pool.num_evictions == num_evictions
-            return False
-        model.computes(request, num_tokens)
-        request.always_cached &= caches
-        if caches:
-            self.call(manager.cache, request.blocks, num_tokens)
-            model.check_full_is_cached(request)
-        model.check([request])
-        assert not is_quiet or self.snapshot() == before
-        self.check_prompt_is_reusable(request, start)
-        return True
+        request.known = min(max(request.known, request.computed + 1), len(request.tokens))
+        return request.computed < request.known
+
+    def settled(self, request: ModelRequest, lags: bool) -> int:
+        """Tokens whose step is over: those of the last planned one may be in flight still."""
+        return max(request.processed, request.in_flight_from if lags else request.computed)
+
+    def has_grown(self, request: ModelRequest, num_processed: int, num_tokens: int, needed: int, grown: bool) -> bool:
+        """Compare the answer of a request that wanted slots up to `num_tokens` with the model."""
+        self.model.gives_back(request, num_processed)
+        if grown:
+            self.model.computes(request, num_tokens)
+        else:
+            assert needed > self.manager.pool.num_free
+        self.model.check([request])
+        return grown
 
     def check_prompt_is_reusable(self, request: ModelRequest, start: int) -> None:
         """Once the last place to resume in a prompt is computed, the same prompt resumes there."""
         step = self.manager.scheduler_block
         boundary = (request.prompt_tokens - 1) // step * step
-        if self.manager.coordinator.caches and request.always_cached and start <= boundary <= request.computed:
+        is_shared = boundary <= request.public // self.manager.hash_unit * self.manager.hash_unit
+        is_cached = self.manager.coordinator.caches and request.always_cached and is_shared
+        if is_cached and start <= boundary <= request.computed:
             again = self.manager.new_request(request.blocks.keys, request.prompt_tokens)
             assert self.call(self.manager.find_hit, again, request.prompt_tokens) == boundary
 
@@ -240,7 +258,8 @@ class PoolMachine(RuleBasedStateMachine):
     def free(self, number: int, ends: bool) -> None:
         """A running request ends, or is preempted and waits again."""
         request = self.nth(number, is_running=True)
-        self.call(self.manager.free, request.blocks)
+        self.call(self.manager.free, request.blocks, request.computed)
+        self.model.check_full_is_cached(request, request.computed)
         self.model.freed(request)
         if ends:
             self.living.remove(request)
@@ -252,7 +271,7 @@ class PoolMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """After everything is freed, every block but the null block is free."""
         for request in self.living:
-            self.manager.free(request.blocks)
+            self.manager.free(request.blocks, request.computed)
         self.living.clear()
         self.manager.check_integrity([])
         assert self.manager.pool.num_free == self.manager.pool.num_blocks - 1

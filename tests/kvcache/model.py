@@ -207,15 +207,15 @@ class Model:
                     if self.content[block][:2] != (group, request.names[ends[position]]):
                         raise InvariantError(f"own-tokens: block {block} at {position} of group {group}")
 
-    def check_full_is_cached(self, request: ModelRequest) -> None:
-        """Raise InvariantError unless every full block of full attention is hashed, just after caching.
+    def check_full_is_cached(self, request: ModelRequest, num_tokens: int) -> None:
+        """Raise InvariantError unless every full block of full attention is found, just after caching.
 
-        full-keeps-all: full attention caches each block as soon as hits can reach its end.
+        full-keeps-all: full attention caches each block as soon as hits of others can reach its end.
         """
         if not self.manager.coordinator.caches:
             return
         cached = self.cached()
-        num_tokens = self.manager.coordinator.num_cacheable(request.computed)
+        num_tokens = self.manager.coordinator.num_cacheable(num_tokens)
         for manager in self.manager.managers:
             ends = range(manager.block_size, num_tokens + 1, manager.block_size)
             wanted = {(group, request.names[end]) for end in ends for group in manager.groups}

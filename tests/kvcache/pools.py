@@ -61,7 +61,7 @@ def serve(manager: KVCacheManager, tokens: Sequence[int], *chunk_ends: int) -> i
         manager.new_step()
         assert manager.extend(request, computed, end)
         manager.cache(request, end)
-    manager.free(request)
+    manager.free(request, len(tokens))
     return hit
 
 

@@ -53,7 +53,7 @@ def test_every_group_of_a_type_must_have_the_block():
 
 @pytest.mark.parametrize(("common", "junction"), [(320, 320), (300, 288), (130, 128), (10, 0)])
 def test_a_junction_is_what_one_type_has_beyond_the_common_hit(common, junction):
-    """There requests part, so a window is worth keeping there. Full attention caches all, also behind the last window."""
+    """There requests part, so a window is worth keeping there. Full attention caches what lies behind the last one."""
     manager = manager_of(full(), sliding(64))
     serve(manager, range(320))
     request = request_of(manager, [*range(common), *NEW[: 400 - common]])

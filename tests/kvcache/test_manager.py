@@ -123,7 +123,7 @@ def test_a_preempted_request_finds_its_own_blocks_again():
     manager.admit(request, 0, 100)
     manager.extend(request, 100, 150)
     manager.cache(request, 150)
-    manager.free(request)
+    manager.free(request, 150)
     assert manager.find_hit(request, 151) == 144
 
 
@@ -131,7 +131,7 @@ def test_a_freed_request_holds_nothing():
     manager = manager_of(full(), sliding(64), num_blocks=100)
     request = request_of(manager, range(320))
     manager.admit(request, 0, 320)
-    manager.free(request)
+    manager.free(request, 150)
     assert (manager.pool.num_free, [table.ids for table in request.tables]) == (99, [[], []])
 
 

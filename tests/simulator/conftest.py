@@ -4,7 +4,7 @@
 happened to them. They are called "a", "b", "c" ... in the order in which they are written down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase
 
@@ -40,19 +40,22 @@ class Arrival:
 
 @dataclass
 class Log:
-    """What happened in a run; as a `StepObserver` it watches, and each look finds the pool in order."""
+    """What happened in a run. It watches each step, and each look finds the pool in order."""
 
-    requests: dict[str, Request] = field(default_factory=dict)
+    scheduler: Scheduler
+    requests: dict[str, Request]
+    recorder: Recorder
+    on_planned: Callable[[Scheduler], None] = lambda scheduler: None
     steps: list[dict[str, int]] = field(default_factory=list)
     """Tokens that each request computed, in order of service, for every step."""
     steps_per_batch: list[int] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
-    recorder: Recorder | None = None
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
         scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
         self.rejected += [request.request_id for request in scheduler.plan.rejected]
         self._planned = dict(scheduler.scheduled_tokens())
+        self.on_planned(scheduler)
         self.recorder.planned(start_s, scheduler, batch)
 
     def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
@@ -118,13 +121,16 @@ def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) 
     return Request(name, arrival.at_s, blocks, output_tokens=arrival.output, priority=arrival.priority)
 
 
-def run(requests: Sequence[Arrival], step_s: float = 1.0, step_times=None, **server) -> Log:
+def run(
+    requests: Sequence[Arrival], step_s: float = 1.0, step_times=None, on_planned=lambda scheduler: None, **server
+) -> Log:
+    """Serve `requests` to the end; `on_planned` may look at the scheduler once each batch is planned."""
     scheduler = new_scheduler(**server)
     named = {
         name: new_request(scheduler, name, serial, arrival)
         for serial, (name, arrival) in enumerate(zip(ascii_lowercase[: len(requests)], requests, strict=True))
     }
-    log = Log(named, recorder=Recorder(scheduler))
+    log = Log(scheduler, named, Recorder(scheduler), on_planned)
     in_order = sorted(named.values(), key=lambda request: request.arrival_s)
     run_to_the_end(scheduler, step_times or ConstantStepTimes(step_s), iter(in_order), log)
     return log
