@@ -167,12 +167,10 @@ class KVCacheManager:
                     table.manager.extend(table, num_tokens)
         return True
 
-    def extend_by_one(self, blocks: RequestBlocks, num_processed: int, num_tokens: int) -> int:
-        """`extend` and `cache` for a decoding request that has slots for all but perhaps the last of `num_tokens`.
-
-        Gives back the fewest computed tokens at which its tables change again: until then there is nothing
-        to do for it. 0 if there is no room.
-        """
+    def extend_by_one(
+        self, blocks: RequestBlocks, num_processed: int, num_tokens: int, num_cacheable: int
+    ) -> bool:
+        """`extend` and `cache` for a decoding request that has slots for all but perhaps the last of `num_tokens`."""
         needed = 0
         for table in blocks.tables:
             if num_processed >= table.free_at:
@@ -181,19 +179,22 @@ class KVCacheManager:
                 needed += table.manager.num_groups
         if needed:
             if needed > self.pool.num_free:
-                return 0
+                return False
             for table in blocks.tables:
                 if num_tokens > table.num_slots:
                     table.manager.take_one(table)
-        if num_tokens >= blocks.cache_at:
-            self.cache(blocks, num_tokens)
-        return self.next_event(blocks)
+        if num_cacheable >= blocks.cache_at:
+            self.cache(blocks, num_cacheable)
+        return True
 
-    def next_event(self, blocks: RequestBlocks) -> int:
-        """The fewest computed tokens at which a decoding request's tables change."""
-        event = blocks.cache_at - 1
+    def next_event(self, blocks: RequestBlocks, lag: int = 0) -> int:
+        """The fewest computed tokens at which `extend_by_one` has something to do for a decoding request.
+
+        `lag` tokens are computed but neither settled nor hashed when the next one is planned.
+        """
+        event = blocks.cache_at - 1 + lag
         for table in blocks.tables:
-            event = min(event, table.num_slots, table.free_at)
+            event = min(event, table.num_slots, table.free_at + lag)
         return event
 
     def cache(self, blocks: RequestBlocks, num_tokens: int) -> None:

@@ -11,7 +11,7 @@ from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
 from simulator.recorder import Recorder
-from simulator.replica import Inbox, StepObserver, run_replica, wait_until
+from simulator.replica import Inbox, StepObserver, run_replica, run_replica_async, wait_until
 from simulator.request import Request
 from simulator.result import Result
 from simulator.scenario import Scenario
@@ -57,12 +57,22 @@ def workload_of(scenario: Scenario) -> Trace:
 
 
 def run_to_the_end(
-    scheduler: Scheduler, step_times: StepTimes, arrivals: Iterator[Request], observer: StepObserver
+    scheduler: Scheduler,
+    step_times: StepTimes,
+    arrivals: Iterator[Request],
+    observer: StepObserver,
+    planning_s: float = 0.0,
 ) -> float:
-    """Serve all `arrivals` (in order of arrival) on one replica; gives back the simulated time, in seconds."""
+    """Serve all `arrivals` (in order of arrival) on one replica; gives back the simulated time, in seconds.
+
+    `planning_s` is what asynchronous scheduling takes to plan a step while nothing runs.
+    """
     env = simpy.Environment()
     inbox = Inbox(env, scheduler)
-    env.process(run_replica(env, scheduler, step_times, inbox, observer))
+    if scheduler.settings.async_scheduling:
+        env.process(run_replica_async(env, scheduler, step_times, inbox, observer, planning_s))
+    else:
+        env.process(run_replica(env, scheduler, step_times, inbox, observer))
     env.process(_deliver(env, arrivals, inbox))
     env.run()
     return float(env.now)

@@ -12,9 +12,10 @@ from simulator.latency import StepTimes
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["Inbox", "StepObserver", "run_replica", "wait_until"]
+__all__ = ["Inbox", "StepObserver", "run_replica", "run_replica_async", "wait_until"]
 
 Steps = Generator[Event, object, int]
+NO_TIME = np.zeros(1)
 
 
 class StepObserver(Protocol):
@@ -68,7 +69,7 @@ class Inbox:
 def run_replica(
     env: simpy.Environment, scheduler: Scheduler, step_times: StepTimes, inbox: Inbox, observer: StepObserver
 ) -> Generator[Event, object, None]:
-    """Serve one replica for ever."""
+    """Serve one replica for ever: plan a step, let it run, settle it."""
     while True:
         batch = scheduler.schedule(now_s=env.now)
         if batch is None:
@@ -78,8 +79,46 @@ def run_replica(
         observer.planned(start_s, scheduler, batch)
         durations_s = step_times.durations_s(batch)
         steps_done = yield from inbox.let_pass(durations_s)
-        ended = scheduler.complete(batch, steps_done, now_s=env.now)
+        ended = scheduler.complete(steps_done, now_s=env.now)
         observer.settled(start_s, durations_s[:steps_done], batch, ended)
+
+
+def run_replica_async(
+    env: simpy.Environment,
+    scheduler: Scheduler,
+    step_times: StepTimes,
+    inbox: Inbox,
+    observer: StepObserver,
+    planning_s: float = 0.0,
+) -> Generator[Event, object, None]:
+    """Serve one replica for ever: while a step runs, the next one is planned already.
+
+    ```
+    plan 1 | plan 2 | plan 3 | plan 4
+           | run 1  | run 2  | run 3      settled when its run ends, before the next plan
+    ```
+
+    Planning takes `planning_s` where no run hides it.
+    """
+    running: Batch | None = None
+    while True:
+        planned = scheduler.schedule(now_s=env.now)
+        if planned is not None:
+            observer.planned(env.now, scheduler, planned)
+        start_s = env.now
+        if running is not None and running.num_tokens:
+            durations_s = step_times.durations_s(running)
+            yield from inbox.let_pass(durations_s)
+        elif planned is None and running is None:
+            yield inbox.next_arrival()
+            continue
+        else:
+            durations_s = NO_TIME
+            yield env.timeout(planning_s)
+        if running is not None:
+            ended = scheduler.complete(1, now_s=env.now)
+            observer.settled(start_s, durations_s, running, ended)
+        running = planned
 
 
 def wait_until(env: simpy.Environment, time_s: float) -> Event:

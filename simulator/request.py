@@ -15,6 +15,8 @@ class Request:
         "arrival_s",
         "blocks",
         "cached_tokens",
+        "chunk_step",
+        "chunk_tokens",
         "computed",
         "due_step",
         "finish_s",
@@ -25,6 +27,7 @@ class Request:
         "is_running",
         "known_tokens",
         "last_token_s",
+        "missed_step",
         "num_preemptions",
         "order",
         "origin",
@@ -61,6 +64,9 @@ class Request:
         """Prompt and settled output tokens, while it does not decode."""
         self.computed = 0
         """Tokens whose KV exists, while it does not decode."""
+        self.chunk_step = self.missed_step = -2
+        """The last step that computed tokens of its prompt (`chunk_tokens`), and the last that it missed as a decode."""
+        self.chunk_tokens = 0
         self.origin = 0
         self.due_step = -1
         """The next step at which its block tables change, or it ends, while it decodes."""

@@ -6,9 +6,10 @@ end, and decodes whose block tables change. All other decodes advance with the s
 """
 
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import attrgetter
 
 from kvcache.manager import KVCacheManager
 from simulator.batch import Batch
@@ -17,6 +18,9 @@ from simulator.request import Request
 from simulator.waiting import FcfsQueue, PriorityQueue, WaitingQueue
 
 __all__ = ["Plan", "Scheduler", "SchedulerSettings"]
+
+NO_ORDER = 1 << 62
+"""An order that no request has: all of them are before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +36,52 @@ class SchedulerSettings:
     """"fcfs" or "priority"."""
     reserve_full_isl: bool = True
     """Admit a request only if all of its known tokens would fit now."""
+    async_scheduling: bool = False
+    """Plan each step before the one before it has run."""
     state_block: int | None = None
     """Tokens between cached Mamba states: prompt chunks end there. None: no layer caches states."""
 
 
-@dataclass(slots=True)
 class Plan:
     """What was decided for one step."""
 
-    chunks: list[tuple[Request, int]] = field(default_factory=list)
-    """Requests in their prompt, in order, with the tokens that they compute."""
-    chunk_tokens: int = 0
-    preempted: list[Request] = field(default_factory=list)
-    finishing: list[Request] = field(default_factory=list)
-    """Decodes that compute their last token."""
-    stalled: list[Request] = field(default_factory=list)
-    """Decodes that get no token in this step."""
-    last_order: int | None = None
-    """Running requests behind this order get nothing, because one before them ended the round."""
-    rejected: list[Request] = field(default_factory=list)
-    """Requests that could not be admitted though nothing else holds blocks."""
-    must_replan: bool = False
-    """The next step can differ though nothing is due."""
+    __slots__ = (
+        "chunk_tokens",
+        "chunks",
+        "finishing",
+        "last_order",
+        "must_replan",
+        "preempted",
+        "prompt_done",
+        "rejected",
+        "stalled",
+    )
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Request, int]] = []
+        """Requests in their prompt, in order, with the tokens that they compute."""
+        self.chunk_tokens = 0
+        self.finishing: list[Request] = []
+        """Requests whose last token this step computes."""
+        self.prompt_done: list[Request] = []
+        """Requests whose prompt this step completes: a token comes out of it."""
+        self.preempted: list[Request] = []
+        self.rejected: list[Request] = []
+        """Requests that could not be admitted though nothing else holds blocks."""
+        self.stalled: list[Request] = []
+        """Decodes that get no token in this step."""
+        self.last_order = NO_ORDER
+        """Running requests behind this order get nothing, because one before them ended the round."""
+        self.must_replan = False
+        """The next step can differ though nothing is due."""
 
 
 class Scheduler:
-    """Decides for one replica which requests compute how many tokens in each step."""
+    """Decides for one replica which requests compute how many tokens in each step.
+
+    Progress is counted when a step is planned, as a server does: so the next one can be planned before
+    it has run (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
+    """
 
     def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
         self.manager = manager
@@ -66,12 +90,17 @@ class Scheduler:
         self.running: dict[int, Request] = {}
         """By order of admission, which is the order of service."""
         self.step = 0
+        """Steps planned."""
         self.plan = Plan()
+        """The step that was planned last."""
+        self._in_flight: deque[Plan] = deque()
         self._next_order = 0
         self._prefilling: dict[int, Request] = {}
         self._decode_orders: list[int] = []
         self._due: defaultdict[int, list[Request]] = defaultdict(list)
         self._contexts = DecodeContexts(reaches)
+        # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
+        self._lag = int(settings.async_scheduling)
         threshold = settings.long_prefill_token_threshold
         self._max_chunk = min(threshold or settings.max_num_batched_tokens, settings.max_num_batched_tokens)
 
@@ -87,20 +116,24 @@ class Scheduler:
         if not self.running and not self.waiting:
             return None
         self.manager.new_step()
-        num_eligible = len(self.running) + len(self.waiting)
-        threshold = self.settings.long_prefill_token_threshold if num_eligible > 1 else 0
+        threshold = self.settings.long_prefill_token_threshold
+        if threshold and len(self.running) + len(self.waiting) == 1:
+            threshold = 0  # nobody else would profit
         self._extend_running(plan, threshold)
         self._find_stalled(plan)
-        if not plan.preempted:
+        if self.waiting and not plan.preempted:
             self._admit_waiting(plan, threshold, now_s)
-        return self._batch(plan)
+        batch = self._batch(plan)
+        self._advance(plan)
+        self._in_flight.append(plan)
+        return batch
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
         # A request that was put off or preempted may have left an entry behind, so each counts once.
         due = {r.order: r for r in self._due.pop(self.step, ()) if r.is_decoding and r.due_step == self.step}
         work = [*due.values(), *self._prefilling.values()]
         if len(work) > 1:
-            work.sort(key=lambda request: request.order)
+            work.sort(key=attrgetter("order"))
         budget = self.settings.max_num_batched_tokens
         for request in work:
             if not request.is_running:
@@ -112,20 +145,23 @@ class Scheduler:
                 self._extend_decode(plan, request)
             else:
                 self._extend_prefill(plan, request, left, threshold)
-            if plan.last_order is not None:
+            if plan.last_order != NO_ORDER:
                 return
 
     def _extend_decode(self, plan: Plan, request: Request) -> None:
         computed = self.step + request.origin
-        event = self.manager.extend_by_one(request.blocks, computed, computed + 1)
-        while not event:
+        processed = computed - self._num_in_flight(request)
+        cacheable = computed + 1 - self._cache_lag(request)
+        extend = self.manager.extend_by_one
+        while not extend(request.blocks, processed, computed + 1, cacheable):
             if not self._preempt_for(plan, request):
                 return
-            event = self.manager.extend_by_one(request.blocks, computed, computed + 1)
+        if self._lag and request.chunk_step == self.step - 1:
+            self.manager.cache(request.blocks, cacheable)  # its last state still counts as being written
         if request.finish_step == self.step:
             plan.finishing.append(request)
         else:
-            self._set_due(request, event)
+            self._set_due(request, self.step + 1)
 
     def _extend_prefill(self, plan: Plan, request: Request, left: int, threshold: int) -> None:
         start = request.computed
@@ -136,11 +172,37 @@ class Scheduler:
         num_new = self._end_at_state(request, start, num_new)
         if not num_new:
             return
-        while not self.manager.extend(request.blocks, start, start + num_new):
+        processed = start - self._num_in_flight(request)
+        while not self.manager.extend(request.blocks, processed, start + num_new):
             if not self._preempt_for(plan, request):
                 return
         self.manager.cache(request.blocks, start + num_new)
         self._plan_chunk(plan, request, num_new)
+
+    def _num_in_flight(self, request: Request) -> int:
+        """Tokens of a running request that the step before this one computes, if that is not settled yet."""
+        before = self.step - 1
+        if not self._lag or request.missed_step == before:
+            return 0
+        if request.chunk_step == before:
+            return request.chunk_tokens
+        return 1 if request.is_decoding else 0
+
+    def _cache_lag(self, request: Request) -> int:
+        """By how many tokens caching is behind a decode: only settled tokens are hashed."""
+        return 0 if request.missed_step == self.step - 1 else self._lag
+
+    def _plan_chunk(self, plan: Plan, request: Request, num_new: int) -> None:
+        plan.chunks.append((request, num_new))
+        plan.chunk_tokens += num_new
+
+    def _end_at_state(self, request: Request, start: int, num_new: int) -> int:
+        block = self.settings.state_block
+        if block is None:
+            return num_new
+        return chunk_for_states(request, start, num_new, block, self._max_chunk)
+
+    # Preempting.
 
     def _preempt_for(self, plan: Plan, request: Request) -> bool:
         """Preempt somebody to make room for a running request; False if it had to be the request itself."""
@@ -151,10 +213,6 @@ class Scheduler:
         plan.last_order = request.order
         return False
 
-    def _plan_chunk(self, plan: Plan, request: Request, num_new: int) -> None:
-        plan.chunks.append((request, num_new))
-        plan.chunk_tokens += num_new
-
     def _victim(self) -> Request:
         if self.settings.scheduling_policy == "priority":
             return max(self.running.values(), key=lambda request: (request.priority, request.arrival_s))
@@ -164,15 +222,18 @@ class Scheduler:
         if request.is_decoding:
             computed = self.step + request.origin
             was_served = request.order < serving.order  # in this step already
-            self.manager.free(request.blocks, computed + was_served)
+            is_fresh = self._lag and request.chunk_step == self.step - 1
+            num_cached = computed if is_fresh else computed - self._cache_lag(request) + was_served
             request.known_tokens = computed + 1
             self._stop_decoding(request)
-        else:
-            num_new = self._take_back_chunk(plan, request)
-            self.manager.free(request.blocks, request.computed + num_new)
+            if request in plan.finishing:
+                plan.finishing.remove(request)
+        elif request.order in self._prefilling:
+            num_cached = request.computed + self._take_back_chunk(plan, request)
             del self._prefilling[request.order]
-        if request in plan.finishing:
-            plan.finishing.remove(request)
+        else:  # its last token is still being computed, and will end it
+            num_cached = request.computed - (request.chunk_step != self.step - 1)
+        self.manager.free(request.blocks, num_cached)
         del self.running[request.order]
         request.is_running = False
         request.computed = 0
@@ -191,22 +252,19 @@ class Scheduler:
 
     def _find_stalled(self, plan: Plan) -> None:
         """The decodes that the token budget does not reach, or that stand behind the end of the round."""
-        if (
-            plan.last_order is None
-            and plan.chunk_tokens + len(self._decode_orders) <= self.settings.max_num_batched_tokens
-        ):
-            return
         left = self.settings.max_num_batched_tokens
+        if plan.last_order == NO_ORDER and plan.chunk_tokens + len(self._decode_orders) <= left:
+            return
         chunk_of = {request.order: num_new for request, num_new in plan.chunks}
         for order, request in self.running.items():
-            if left <= 0 or (plan.last_order is not None and order > plan.last_order):
-                if request.is_decoding:
-                    plan.stalled.append(request)
-                    self._contexts.remove(request.origin, self.step)
-            elif request.is_decoding:
+            if not request.is_decoding:
+                left -= chunk_of.get(order, 0)
+            elif left > 0 and order <= plan.last_order:
                 left -= 1
             else:
-                left -= chunk_of.get(order, 0)
+                plan.stalled.append(request)
+
+    # Admitting.
 
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
         num_decodes = len(self._decode_orders) - len(plan.stalled)
@@ -218,16 +276,16 @@ class Scheduler:
             if 0 < threshold < num_new:
                 num_new = threshold
             num_new = self._end_at_state(request, hit_tokens, min(num_new, left))
-            if not num_new or not self._admit(request, hit_tokens, num_new):
-                if self.running or not self.manager.can_read(request.blocks, hit_tokens):
-                    plan.must_replan = not self.manager.can_read(request.blocks, hit_tokens)
-                    return
+            if num_new and self._admit(request, hit_tokens, num_new):
+                self.waiting.pop()
+                self._start(request, hit_tokens, now_s)
+                self._plan_chunk(plan, request, num_new)
+                left -= num_new
+            elif self.running or not self.manager.can_read(request.blocks, hit_tokens):
+                plan.must_replan = not self.manager.can_read(request.blocks, hit_tokens)
+                return
+            else:
                 plan.rejected.append(self.waiting.pop())
-                continue
-            self.waiting.pop()
-            self._start(request, hit_tokens, now_s)
-            self._plan_chunk(plan, request, num_new)
-            left -= num_new
 
     def _admit(self, request: Request, hit_tokens: int, num_new: int) -> bool:
         reserve = min(request.known_tokens, self.settings.max_model_len) if self.settings.reserve_full_isl else 0
@@ -246,67 +304,46 @@ class Scheduler:
         self.running[request.order] = request
         self._prefilling[request.order] = request
 
-    def _end_at_state(self, request: Request, start: int, num_new: int) -> int:
-        block = self.settings.state_block
-        if block is None:
-            return num_new
-        return chunk_for_states(request, start, num_new, block, self._max_chunk)
+    # Counting progress.
 
     def _batch(self, plan: Plan) -> Batch:
-        num_decodes = len(self._decode_orders) - len(plan.stalled)
+        for request in plan.stalled:
+            self._contexts.remove(request.origin, self.step)
         contexts = self._contexts.totals(self.step)
         return Batch(
-            prefill_chunks=tuple((num_new, request.computed) for request, num_new in plan.chunks),
-            num_decodes=num_decodes,
-            decode_context_tokens=contexts.tokens,
-            decode_window_tokens=contexts.window_tokens,
-            decode_window_growth=contexts.window_growth,
-            num_steps=self._num_equal_steps(plan),
+            tuple((num_new, request.computed) for request, num_new in plan.chunks),
+            len(self._decode_orders) - len(plan.stalled),
+            contexts.tokens,
+            contexts.window_tokens,
+            contexts.window_growth,
+            self._num_equal_steps(plan),
         )
 
     def _num_equal_steps(self, plan: Plan) -> int:
         """For how many steps nothing can change unless somebody arrives."""
-        if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan or not self._due:
+        if self._prefilling or self._lag or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1
-        return max(1, min(*self._due, self._contexts.next_change) - self.step)
+        return max(1, min(min(self._due, default=0), self._contexts.next_change) - self.step)
 
-    # Settling.
-
-    def complete(self, batch: Batch, steps_done: int, now_s: float) -> list[Request]:
-        """The first `steps_done` steps of the batch are computed; gives back the requests that ended, in order."""
-        plan = self.plan
-        self._contexts.advance(self.step, steps_done)
-        self.step += steps_done
+    def _advance(self, plan: Plan) -> None:
+        """Count the planned step's tokens as computed."""
+        self._contexts.advance(self.step, 1)
+        self.step += 1
         for request in plan.stalled:
             self._put_off(request)
-        ended = plan.finishing
-        for request in ended:
+        for request in plan.finishing:
+            request.computed = self.step + request.origin
             self._stop_decoding(request)
         for request, num_new in plan.chunks:
-            if request.is_running and self._settle_chunk(request, num_new, now_s):
-                ended.append(request)
-        if len(ended) > 1:
-            ended.sort(key=lambda request: request.order)
-        for request in ended:
-            request.finish_s = now_s
-            request.is_running = False
-            del self.running[request.order]
-            self.manager.free(request.blocks, request.max_tokens - 1)
-        return ended
-
-    def _settle_chunk(self, request: Request, num_new: int, now_s: float) -> bool:
-        """Advance a request in its prompt; True if its last token came with that."""
-        request.computed += num_new
-        if request.computed < request.known_tokens:
-            return False
-        del self._prefilling[request.order]
-        request.known_tokens += 1
-        if request.first_token_s is None:
-            request.first_token_s = now_s
-        if request.known_tokens == request.max_tokens:
-            return True
-        self._start_decoding(request)
-        return False
+            request.computed += num_new
+            request.chunk_step, request.chunk_tokens = self.step - 1, num_new
+            if request.computed == request.known_tokens:
+                del self._prefilling[request.order]
+                plan.prompt_done.append(request)
+                if request.known_tokens + 1 == request.max_tokens:
+                    plan.finishing.append(request)
+                else:
+                    self._start_decoding(request)
 
     def _start_decoding(self, request: Request) -> None:
         request.is_decoding = True
@@ -314,53 +351,80 @@ class Scheduler:
         request.finish_step = request.max_tokens - 2 - request.origin
         insort(self._decode_orders, request.order)
         self._contexts.add(request.origin, self.step)
-        self._set_due(request, self.manager.next_event(request.blocks))
+        self._set_due(request, self.step)
 
     def _stop_decoding(self, request: Request) -> None:
         request.is_decoding = False
         del self._decode_orders[bisect_left(self._decode_orders, request.order)]
         self._contexts.remove(request.origin, self.step)
 
-    def _set_due(self, request: Request, event: int) -> None:
-        """Come back to a decode when so many of its tokens are computed, or at its last step."""
-        due_step = event - request.origin
-        if due_step > request.finish_step:
-            due_step = request.finish_step
-        elif due_step < self.step:
-            due_step = self.step
-        request.due_step = due_step
+    def _set_due(self, request: Request, earliest: int) -> None:
+        """Come back to a decode when its block tables change, or at its last step."""
+        due_step = self.manager.next_event(request.blocks, self._lag) - request.origin
+        request.due_step = due_step = min(max(due_step, earliest), request.finish_step)
         self._due[due_step].append(request)
 
     def _put_off(self, request: Request) -> None:
-        """A decode missed the last step: everything that was due comes one step later."""
+        """A decode missed the last step: everything comes one step later, and it is looked at in the next one."""
+        request.missed_step = self.step - 1
         request.origin -= 1
-        self._contexts.add(request.origin, self.step)
         request.finish_step += 1
-        request.due_step += 1
-        self._due[request.due_step].append(request)
+        self._contexts.add(request.origin, self.step)
+        request.due_step = self.step
+        self._due[self.step].append(request)
+
+    # Settling.
+
+    def complete(self, steps_done: int, now_s: float) -> list[Request]:
+        """The step planned first of those in flight has run, `steps_done` times; gives back who ended, in order."""
+        plan = self._in_flight.popleft()
+        if steps_done > 1:
+            self._contexts.advance(self.step, steps_done - 1)
+            self.step += steps_done - 1
+        for request in plan.prompt_done:
+            if request.first_token_s is None:
+                request.first_token_s = now_s
+        if self._lag:
+            self._cache_settled()
+        ended = plan.finishing
+        if len(ended) > 1:
+            ended.sort(key=attrgetter("order"))
+        for request in ended:
+            request.finish_s = now_s
+            if request.is_running:
+                request.is_running = False
+                del self.running[request.order]
+                if self._lag:
+                    self.manager.cache(request.blocks, request.max_tokens - 1)
+                self.manager.free(request.blocks, request.max_tokens - 1)
+            else:  # preempted while its last token was being computed
+                self.waiting.remove(request)
+        return ended
+
+    def _cache_settled(self) -> None:
+        """Hash what decodes that miss the planned step have settled now; all others do so when they are planned."""
+        for request in self.plan.stalled:
+            if request.is_decoding:
+                self.manager.cache(request.blocks, self.step + request.origin)
 
     # Looking in.
 
     def contexts_after_step(self) -> Iterator[tuple[Request, int]]:
-        """(running request, tokens computed once the planned step is) for all that hold blocks."""
-        chunk_of = {request.order: num_new for request, num_new in self.plan.chunks}
-        stalled = {request.order for request in self.plan.stalled}
-        for order, request in self.running.items():
-            if request.is_decoding:
-                yield request, self.step + request.origin + (order not in stalled)
-            else:
-                yield request, request.computed + chunk_of.get(order, 0)
+        """(running request, tokens computed once all planned steps are) for all that hold blocks."""
+        for request in self.running.values():
+            yield request, self.step + request.origin if request.is_decoding else request.computed
 
     def scheduled_tokens(self) -> Iterator[tuple[str, int]]:
-        """(request id, tokens) of all requests in the planned step, in order of service."""
+        """(request id, tokens) of all requests in the step planned last, in order of service."""
         plan = self.plan
-        chunk_of = {request.order: num_new for request, num_new in plan.chunks}
-        stalled = {request.order for request in plan.stalled}
+        num_tokens = {request.order: num_new for request, num_new in plan.chunks}
+        for request in plan.finishing:
+            num_tokens.setdefault(request.order, 1)
+        for request in plan.stalled:
+            num_tokens[request.order] = 0
         for order, request in self.running.items():
-            if order in chunk_of:
-                yield request.request_id, chunk_of[order]
-            elif request.is_decoding and order not in stalled:
-                yield request.request_id, 1
+            if count := num_tokens.get(order, int(request.is_decoding)):
+                yield request.request_id, count
 
 
 def chunk_for_states(request: Request, start: int, num_new: int, block: int, max_chunk: int) -> int:

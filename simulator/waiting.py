@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from simulator.request import Request
@@ -28,6 +28,9 @@ class WaitingQueue(Protocol):
 
     def pop(self) -> Request:
         """Take the next request out."""
+
+    def remove(self, request: Request) -> None:
+        """Take this request out, wherever it stands."""
 
 
 class FcfsQueue(deque[Request]):
@@ -67,3 +70,8 @@ class PriorityQueue:
     def pop(self) -> Request:
         """Take the next request out."""
         return heappop(self._heap)
+
+    def remove(self, request: Request) -> None:
+        """Take this request out, wherever it stands."""
+        self._heap.remove(request)
+        heapify(self._heap)

@@ -202,7 +202,7 @@ def test_case_2_one_queue_evicts_the_blocks_of_all_groups_in_the_order_in_which_
     assert manager.extend(request, 10, 11)
     unhashed = [full_table.ids[10], sliding_table.ids[-1]]
     held = [*full_table.ids[:10], *sliding_table.ids[:3]]
-    manager.free(request)
+    manager.free(request, 10)
     order = manager.pool.take(manager.pool.num_free)
     assert order[:2] == unhashed[::-1]
     assert order[-20:] == [*passed_over[::-1], *held[:10][::-1], *held[10:][::-1]]

@@ -10,6 +10,7 @@ step is its number, and an observer writes the rows.
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def build(scenario: Row) -> tuple[KVCacheLayout, Scheduler]:
         kv_cache_bytes=scenario.get("kv_memory_bytes", 1 << 50),
         num_blocks=scenario.get("num_blocks"),
         max_model_len=max_model_len,
-        max_in_flight_tokens=max_tokens,
+        max_in_flight_tokens=max_tokens * (2 if scenario.get("async_scheduling") else 1),
     )
     block_size = scenario.get("block_size", 16)
     cache = CacheSettings(
@@ -97,6 +98,7 @@ def build(scenario: Row) -> tuple[KVCacheLayout, Scheduler]:
         long_prefill_token_threshold=scenario.get("long_prefill_token_threshold", 0),
         scheduling_policy=scenario.get("policy", "fcfs"),
         reserve_full_isl=scenario.get("reserve_full_prompt", True),
+        async_scheduling=bool(scenario.get("async_scheduling")),
         state_block=block_size if aligned else None,
     )
     return layout, Scheduler(KVCacheManager(layout, cache), settings)
@@ -167,7 +169,7 @@ class RowWriter:
 
     def __init__(self, emit: Callable[[Row], None] | None) -> None:
         self._emit = emit
-        self._pending: Row = {}
+        self._pending: deque[Row] = deque()
         self.num_steps = 0
         self.scheduled_tokens = 0
         self.finish_step: dict[str, int] = {}
@@ -184,10 +186,10 @@ class RowWriter:
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
         }
-        while self.num_steps < start_s:
+        while self.num_steps + len(self._pending) < start_s:
             idle = {"scheduled": {}, "preempted": [], "running": 0, "waiting": 0}
             self._write({**idle, "free_blocks": scheduler.manager.pool.num_blocks - 1})
-        self._pending = row
+        self._pending.append(row)
 
     def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
         """Write the rows of the steps that ran."""
@@ -196,8 +198,9 @@ class RowWriter:
         if self._emit is None:
             self.num_steps += num_steps
         else:
+            row = self._pending.popleft()
             for _ in range(num_steps):
-                self._write(self._pending)
+                self._write(row)
         for request in ended:
             self.finish_step[request.request_id] = self.num_steps - 1
 
@@ -213,7 +216,8 @@ def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
     requests = requests_of(scenario, scheduler)
     writer = RowWriter(emit)
     start = time.perf_counter()
-    run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer)
+    # A step planned ahead is planned one step earlier, also where nothing runs meanwhile.
+    run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
     seconds = max(time.perf_counter() - start, 1e-9)
     return {
         "capacity": capacity(layout),
@@ -222,16 +226,19 @@ def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
         "seconds": round(seconds, 3),
         "requests_per_second": round(len(requests) / seconds, 1),
         "steps_per_second": round(writer.num_steps / seconds, 1),
-        "requests": {request.request_id: outcome(request, writer) for request in requests},
+        "requests": {request.request_id: outcome(request, scheduler, writer) for request in requests},
     }
 
 
-def outcome(request: Request, writer: RowWriter) -> Row:
-    """What the summary says of one request. A token that comes at time t was computed by the step before."""
+def outcome(request: Request, scheduler: Scheduler, writer: RowWriter) -> Row:
+    """What the summary says of one request. A token that comes at time t was computed by the step before.
+
+    Asynchronously, that step was planned one earlier.
+    """
     assert request.first_token_s is not None
     return {
         "cached_tokens": request.cached_tokens,
-        "first_token_step": round(request.first_token_s) - 1,
+        "first_token_step": round(request.first_token_s) - 1 - scheduler.settings.async_scheduling,
         "finish_step": writer.finish_step[request.request_id],
         "preemptions": request.num_preemptions,
     }
