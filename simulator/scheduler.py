@@ -351,7 +351,10 @@ class Scheduler:
         request.finish_step = request.max_tokens - 2 - request.origin
         insort(self._decode_orders, request.order)
         self._contexts.add(request.origin, self.step)
-        self._set_due(request, self.step)
+        if self._lag:
+            self._set_due_at(request, self.step)  # its last chunk is still in flight
+        else:
+            self._set_due(request, self.step)
 
     def _stop_decoding(self, request: Request) -> None:
         request.is_decoding = False
@@ -361,8 +364,11 @@ class Scheduler:
     def _set_due(self, request: Request, earliest: int) -> None:
         """Come back to a decode when its block tables change, or at its last step."""
         due_step = self.manager.next_event(request.blocks, self._lag) - request.origin
-        request.due_step = due_step = min(max(due_step, earliest), request.finish_step)
-        self._due[due_step].append(request)
+        self._set_due_at(request, min(max(due_step, earliest), request.finish_step))
+
+    def _set_due_at(self, request: Request, step: int) -> None:
+        request.due_step = step
+        self._due[step].append(request)
 
     def _put_off(self, request: Request) -> None:
         """A decode missed the last step: everything comes one step later, and it is looked at in the next one."""
@@ -370,8 +376,7 @@ class Scheduler:
         request.origin -= 1
         request.finish_step += 1
         self._contexts.add(request.origin, self.step)
-        request.due_step = self.step
-        self._due[self.step].append(request)
+        self._set_due_at(request, self.step)
 
     # Settling.
 
