@@ -60,6 +60,7 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     disable_hybrid_kv_cache_manager: options.DisableHybrid = False,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    async_scheduling: options.AsyncScheduling = True,
     long_prefill_token_threshold: options.LongPrefill = 0,
     scheduling_policy: options.Policy = "fcfs",
     scheduler_reserve_full_isl: options.ReserveFullIsl = True,

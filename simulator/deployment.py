@@ -108,7 +108,7 @@ def deploy(scenario: Scenario) -> Deployment:
         kv_cache_bytes=budget_bytes,
         num_blocks=scenario.num_gpu_blocks_override,
         max_model_len=limits.max_model_len,
-        max_in_flight_tokens=limits.max_num_batched_tokens,
+        max_in_flight_tokens=limits.max_num_batched_tokens * (1 + scenario.async_scheduling),
     )
     keeps_states = any(getattr(group.spec, "cache_mode", None) == "align" for group in groups)
     cache_settings = CacheSettings(
@@ -131,6 +131,7 @@ def _limits(scenario: Scenario, model: Model, gpu: Gpu | None) -> SchedulerSetti
         long_prefill_token_threshold=scenario.long_prefill_token_threshold,
         scheduling_policy=scenario.scheduling_policy,
         reserve_full_isl=scenario.scheduler_reserve_full_isl,
+        async_scheduling=scenario.async_scheduling,
     )
     if settings.max_num_batched_tokens < settings.max_num_seqs and scenario.max_num_batched_tokens:
         if scenario.max_num_seqs:

@@ -116,13 +116,15 @@ def draw_throughput(result: Result, figure: FigureBase) -> None:
     edges, unit = _in_unit(edges_s)
     steps = result.steps
     starts_s, ends_s = _spans_s(steps)
+    lasted_s = ends_s - starts_s  # a plan that was empty takes no time
     decoded = _floats(steps, "num_decodes") * _floats(steps, "num_steps")
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, tokens, colour, label in (
         (upper, _floats(steps, "prefill_tokens"), _ORANGE, "Prompt tokens/s"),
         (lower, decoded, _GREEN, "Decoded tokens/s"),
     ):
-        per_s = over_time(starts_s, ends_s, tokens / (ends_s - starts_s), edges_s).mean
+        rates = np.divide(tokens, lasted_s, out=np.zeros_like(tokens), where=lasted_s > 0)
+        per_s = over_time(starts_s, ends_s, rates, edges_s).mean
         axes.stairs(per_s, edges, fill=True, color=colour, alpha=0.75, linewidth=0)
         axes.set_ylim(0, 1.08 * float(per_s.max()) or 1.0)
         axes.yaxis.set_major_formatter(_thousands)

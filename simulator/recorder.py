@@ -4,8 +4,10 @@ Rows are kept as numbers in chunks, so that a run of a million requests stays sm
 recorded per token. Where the pool's bytes are is a look at all block tables, so it is sampled.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import nan
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ import pandas as pd
 from simulator.batch import Batch
 from simulator.pool_bytes import BYTE_COLUMNS, PoolBytes
 from simulator.request import Request
-from simulator.scheduler import Scheduler
+from simulator.scheduler import Plan, Scheduler
 
 __all__ = ["Recorder"]
 
@@ -37,6 +39,8 @@ STEP_COUNTS = (
     "free_blocks",
     "evictions",
 )
+
+NO_BYTES = (nan,) * len(BYTE_COLUMNS)
 
 
 class _Rows:
@@ -62,38 +66,44 @@ class _Rows:
         return frame.astype(dict.fromkeys(integers, np.int64))
 
 
+class _Planned(NamedTuple):
+    """What was noted when a batch was planned, until it is settled."""
+
+    state: tuple[float, ...]
+    pool_bytes: tuple[float, ...]
+    resumed: list[Request]
+    """Late requests that get their next token from this batch."""
+    num_resumed_decodes: int
+
+
 class Recorder:
     """Watches every step of one replica and keeps the tables of a run."""
 
     def __init__(self, scheduler: Scheduler, on_progress: Callable[[float, int], None] | None = None) -> None:
         """`on_progress(now_s, num_ended)` is called now and then."""
-        self._scheduler = scheduler
         self._on_progress = on_progress
         self._pool_bytes = PoolBytes(scheduler.manager)
         self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS))
         self._names: list[tuple[str, str | None, str, str | None]] = []
         self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS))
         self._gaps = _Rows(("gap_s",))
+        self._in_flight: deque[_Planned] = deque()
         self._late: dict[str, Request] = {}
-        self._no_bytes = (nan,) * len(BYTE_COLUMNS)
-        self._num_batches = 0
-        self._num_ended = 0
+        """Requests that were preempted or stalled after a token: their next one is late."""
+        self._num_planned = self._num_steps = self._num_ended = 0
         self._evictions_before = 0
-        self._state: tuple[float, ...] = ()
-        self._bytes: tuple[float, ...] = ()
 
     # A recorder is a `StepObserver`.
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
-        """Note what the server holds while the batch runs."""
+        """Note what the server holds once the batch is planned."""
         plan, pool = scheduler.plan, scheduler.manager.pool
         for request in plan.rejected:
             self.rejected(request, "its tokens need more blocks than the pool has")
-        for request in (*plan.preempted, *plan.stalled):
-            if request.first_token_s is not None and request.last_token_s is None:
-                request.last_token_s = start_s
-                self._late[request.request_id] = request
-        self._state = (
+        resumed: list[Request] = []
+        if self._late or plan.preempted or plan.stalled:
+            resumed = self._note_late(plan, None if self._in_flight else start_s)
+        state = (
             len(scheduler.running),
             len(scheduler.waiting),
             len(plan.preempted),
@@ -103,37 +113,59 @@ class Recorder:
             pool.num_evictions - self._evictions_before,
         )
         self._evictions_before = pool.num_evictions
-        sampled = self._num_batches % BATCHES_PER_SAMPLE == 0
-        self._bytes = self._pool_bytes.sample(scheduler) if sampled else self._no_bytes
-        self._num_batches += 1
+        is_sample = self._num_planned % BATCHES_PER_SAMPLE == 0
+        pool_bytes = self._pool_bytes.sample(scheduler) if is_sample else NO_BYTES
+        num_decodes = sum(request not in plan.prompt_done for request in resumed)
+        self._in_flight.append(_Planned(state, pool_bytes, resumed, num_decodes))
+        self._num_planned += 1
 
     def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
         """Write the batch's row, and one for each request that ended with it."""
         num_steps = len(durations_s)
-        end_s = start_s + float(durations_s.sum()) if num_steps > 1 else start_s + float(durations_s[0])
-        step = self._scheduler.step - num_steps
-        prefill = batch.num_prefill_tokens if batch.prefill_chunks else 0
-        late = self._close_gaps(end_s) if self._late else 0
-        work = (step, num_steps, prefill, len(batch.prefill_chunks), batch.num_decodes - late)
-        self._steps.append((start_s, end_s, *work, *self._state, *self._bytes))
+        end_s = start_s + float(durations_s.sum() if num_steps > 1 else durations_s[0])
+        planned = self._in_flight.popleft()
+        if self._late:
+            self._close_gaps(planned, end_s)
+        chunks = batch.prefill_chunks
+        work = (batch.num_prefill_tokens if chunks else 0, len(chunks), batch.num_decodes - planned.num_resumed_decodes)
+        row = (start_s, end_s, self._num_steps, num_steps, *work, *planned.state, *planned.pool_bytes)
+        self._steps.append(row)
+        self._num_steps += num_steps
         for request in ended:
+            self._late.pop(request.request_id, None)
             self._end(request, "finished", None)
-        if self._on_progress is not None and (ended or self._num_batches % 256 == 0):
+        if self._on_progress is not None and (ended or self._num_planned % 256 == 0):
             self._on_progress(end_s, self._num_ended)
 
-    def _close_gaps(self, now_s: float) -> int:
-        """Note the gaps of late requests that got their next token now; gives back how many of them are decodes."""
-        stalled = {request.request_id for request in self._scheduler.plan.stalled}
-        num_decodes = 0
-        for name, request in list(self._late.items()):
-            waits = request.finish_s is None and (not request.is_decoding or name in stalled)
-            if waits or request.last_token_s is None:
-                continue
-            self._gaps.append((now_s - request.last_token_s,))
+    # Late tokens.
+
+    def _note_late(self, plan: Plan, last_token_s: float | None) -> list[Request]:
+        """Add who misses the planned step to the late ones; gives back who is not late any more after it.
+
+        Their last token came at `last_token_s`, or comes with the batch in flight if that is None.
+        """
+        missing = {request.request_id: request for request in (*plan.preempted, *plan.stalled)}
+        resumed = [
+            request
+            for name, request in self._late.items()
+            if name not in missing and (request.is_decoding or request in plan.finishing)
+        ]
+        for name, request in missing.items():
+            had_token = request.first_token_s is not None or request.known_tokens > request.prompt_tokens
+            if had_token and name not in self._late:
+                request.last_token_s = last_token_s
+                self._late[name] = request
+        return resumed
+
+    def _close_gaps(self, planned: _Planned, now_s: float) -> None:
+        for request in planned.resumed:
+            if request.last_token_s is not None:
+                self._gaps.append((now_s - request.last_token_s,))
             request.last_token_s = None
-            del self._late[name]
-            num_decodes += request not in (chunk[0] for chunk in self._scheduler.plan.chunks)
-        return num_decodes
+            self._late.pop(request.request_id, None)
+        for request in self._late.values():
+            if request.last_token_s is None:  # its last token came with this batch
+                request.last_token_s = now_s
 
     # Requests.
 

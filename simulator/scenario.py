@@ -87,6 +87,7 @@ class Scenario(BaseModel):
     disable_hybrid_kv_cache_manager: bool = False
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
+    async_scheduling: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool = True

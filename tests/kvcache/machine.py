@@ -191,7 +191,7 @@ class PoolMachine(RuleBasedStateMachine):
         start, num_tokens = request.computed, self.chunk_end(request, request.computed, size)
         needed = self.model.blocks_to_extend(request, num_tokens)
         grown = self.call(self.manager.extend, request.blocks, num_processed, num_tokens)
-        if not self.has_grown(request, num_processed, num_tokens, needed, bool(grown)):
+        if not self.has_grown(request, num_processed, num_tokens, needed, grown):
             return
         request.always_cached &= caches > 0
         if caches:
@@ -208,19 +208,21 @@ class PoolMachine(RuleBasedStateMachine):
             if not self.has_next_token(request):
                 return
             start, num_processed = request.computed, self.settled(request, lags)
-            is_quiet = not lags and start < manager.next_event(request.blocks)
+            lag = start - num_processed
+            is_quiet = start < manager.next_event(request.blocks, lag)
             if is_quiet and trusts:
-                self.has_grown(request, start, start + 1, 0, grown=True)
+                self.has_grown(request, num_processed, start + 1, 0, grown=True)
                 continue
             before = self.snapshot() if is_quiet else None
             needed = self.model.blocks_to_extend(request, start + 1)
-            event = self.call(manager.extend_by_one, request.blocks, num_processed, start + 1)
-            if not self.has_grown(request, num_processed, start + 1, needed, bool(event)):
+            num_cacheable = start + 1 - lag
+            grown = self.call(manager.extend_by_one, request.blocks, num_processed, start + 1, num_cacheable)
+            if not self.has_grown(request, num_processed, start + 1, needed, grown):
                 return
-            assert event == manager.next_event(request.blocks)
             assert not is_quiet or self.snapshot() == before
-            self.model.check_full_is_cached(request, min(start + 1, request.public))
-            self.check_prompt_is_reusable(request, start)
+            self.model.check_full_is_cached(request, min(num_cacheable, request.public))
+            if not lag:
+                self.check_prompt_is_reusable(request, start)
 
     def has_next_token(self, request: ModelRequest) -> bool:
         """Let a running request sample a token where it has computed all it knows; False if it has had its last."""
