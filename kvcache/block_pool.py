@@ -9,12 +9,13 @@ A block without a hash holds nothing that anyone could want again, so it goes ba
 stack; a hashed one goes to the end of the queue and can be hit until its turn comes. (The design
 document sent both to the end; vLLM 0.32 does not.)
 
-Block ids are plain ints, taken and given back by the list. The queue holds runs: blocks that were
-given back together, beside their keys. Nothing is ever taken out of its middle: a block that is hit
-forgets its run, and the run passes over it when its turn comes.
+Block ids are plain ints, taken and given back by the list. A key stands for (group, prefix): the same
+tokens have another key in each group. The queue holds runs: blocks that were given back together,
+beside their keys. Nothing is ever taken out of its middle: a block that is hit forgets its run, and
+the run passes over it when its turn comes.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from kvcache.errors import InvariantError
@@ -26,12 +27,11 @@ NULL_BLOCK = 0
 
 
 class _Run:
-    """Hashed blocks of one group that became free together, in the order of reuse."""
+    """Hashed blocks that became free together, in the order of reuse."""
 
-    __slots__ = ("blocks", "group", "is_whole", "keys", "next")
+    __slots__ = ("blocks", "is_whole", "keys", "next")
 
-    def __init__(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
-        self.group = group
+    def __init__(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
         self.keys = keys
         self.blocks = blocks
         self.next = 0
@@ -41,14 +41,14 @@ class _Run:
 
 
 class BlockPool:
-    """`num_blocks` blocks, one of them the null block, and for each group a map from prefix key to block."""
+    """`num_blocks` blocks, one of them the null block, and a map from key to block."""
 
-    def __init__(self, num_blocks: int, num_groups: int) -> None:
+    def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least the null block, got {num_blocks} blocks")
         self.num_blocks = num_blocks
-        self.prefix_maps: tuple[dict[int, int], ...] = tuple({} for _ in range(num_groups))
-        """For each group, prefix key to block."""
+        self.block_of: dict[int, int] = {}
+        """Key to block: what can be hit. Of equal copies the one that was hashed first."""
         self.num_evictions = 0
         self._unhashed = list(range(num_blocks - 1, 0, -1))
         self._queue: deque[_Run] = deque()
@@ -57,8 +57,8 @@ class BlockPool:
         """The run in which a block is free; None while it is held or unhashed."""
         self._more_holders: dict[int, int] = {}
         """Holders of a block beside the first; only of blocks that have some."""
-        self._copies: tuple[dict[int, list[int]], ...] = tuple({} for _ in range(num_groups))
-        """For each group, all blocks of a key that is cached more than once, first cached first."""
+        self._copies: dict[int, list[int]] = {}
+        """All blocks of a key that was hashed more than once, the first first."""
 
     @property
     def num_free(self) -> int:
@@ -110,24 +110,24 @@ class BlockPool:
                 keys, blocks = [key for key, _ in kept], [block for _, block in kept]
             for block in blocks:
                 run_of[block] = None
-            self._forget(run.group, keys, blocks)
+            self._forget(keys, blocks)
             taken += blocks
             num_blocks -= len(blocks)
 
-    def _forget(self, group: int, keys: Iterable[int], blocks: Iterable[int]) -> None:
-        """Take blocks out of the prefix map."""
-        prefixes, copies = self.prefix_maps[group], self._copies[group]
+    def _forget(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+        """Take blocks out of the map."""
+        block_of, copies = self.block_of, self._copies
         if not copies or copies.keys().isdisjoint(keys):
             for key in keys:
-                del prefixes[key]
+                del block_of[key]
             return
         for key, block in zip(keys, blocks, strict=True):
             others = copies.get(key)
             if others is None:
-                del prefixes[key]
+                del block_of[key]
                 continue
             others.remove(block)
-            prefixes[key] = others[0]
+            block_of[key] = others[0]
             if len(others) == 1:
                 del copies[key]
 
@@ -137,15 +137,15 @@ class BlockPool:
         """Give back blocks without a hash; the last of them is reused first."""
         self._unhashed += blocks
 
-    def put_hashed(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
+    def put_hashed(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
         """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
         more = self._more_holders
         if more and not more.keys().isdisjoint(blocks):
             kept = [(key, block) for key, block in zip(keys, blocks, strict=True) if not self._drop_holder(block)]
-            if not kept:
-                return
             keys, blocks = [key for key, _ in kept], [block for _, block in kept]
-        run = _Run(group, keys, blocks)
+        if not blocks:
+            return
+        run = _Run(keys, blocks)
         run_of = self._run_of
         for block in blocks:
             run_of[block] = run
@@ -166,21 +166,21 @@ class BlockPool:
 
     # Prefixes.
 
-    def hash_blocks(self, group: int, keys: Sequence[int], blocks: Sequence[int]) -> None:
-        """Let each prefix key of a group find its block from now on; blocks that it found before stay as copies."""
-        prefixes = self.prefix_maps[group]
-        if prefixes.keys().isdisjoint(keys):
-            prefixes.update(zip(keys, blocks, strict=True))
+    def hash_blocks(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+        """Let each key find its block from now on; where it found one already, the new one is a copy."""
+        block_of = self.block_of
+        if block_of.keys().isdisjoint(keys):
+            block_of.update(zip(keys, blocks, strict=True))
             return
-        copies = self._copies[group]
+        copies = self._copies
         for key, block in zip(keys, blocks, strict=True):
-            first = prefixes.setdefault(key, block)
+            first = block_of.setdefault(key, block)
             if first != block:
                 copies.setdefault(key, [first]).append(block)
 
-    def unhash_held(self, group: int, key: int, block: int) -> None:
+    def unhash_held(self, key: int, block: int) -> None:
         """Let a key no longer find a block that is held."""
-        self._forget(group, [key], [block])
+        self._forget([key], [block])
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Add a holder to each hashed block; free ones leave the queue."""
@@ -201,53 +201,37 @@ class BlockPool:
 
     # Looking in.
 
-    def check_integrity(self, tables: Iterable[tuple[int, int | None, int]]) -> None:
+    def check_integrity(self, places: Iterable[tuple[int | None, int]]) -> None:
         """Raise InvariantError if the pool contradicts itself or the block tables.
 
-        `tables` has (group, prefix key or None, block) for every place of a block table that holds a block.
+        `places` has (key or None, block) for every place of a block table that holds a block.
 
         conservation: every block but the null block is either free or held.
-        reference-counts: a block has as many holders as there are places in tables that name it.
-        live-hashes: the prefix maps name exactly the hashed blocks, each under its own key.
+        reference-counts: a block has as many holders as there are places that name it.
+        live-hashes: the map names exactly the hashed blocks, each under its own key.
         """
-        places = list(tables)
-        queued = self._queued()
-        held: dict[int, int] = {}
-        for _, _, block in places:
-            held[block] = held.get(block, 0) + 1
-        free = [*self._unhashed, *(block for _, _, block in queued)]
+        places, queued = list(places), self._queued()
+        held = Counter(block for _, block in places)
+        free = [*self._unhashed, *(block for _, block in queued)]
         if len(queued) != self._num_queued or len(set(free)) != len(free):
             raise InvariantError("conservation: a block is free twice, or the count of free blocks is wrong")
         if set(free) | set(held) != set(range(1, self.num_blocks)) or set(free) & set(held):
             raise InvariantError("conservation: a block is lost, or both free and held")
         if {block: count - 1 for block, count in held.items() if count > 1} != self._more_holders:
             raise InvariantError("reference-counts: holders and block tables differ")
-        self._check_hashes(queued, places)
+        if any(key is None and block in self._more_holders for key, block in places):
+            raise InvariantError("reference-counts: a block without a hash has several holders")
+        copies = {(key, block) for key, blocks in self._copies.items() for block in blocks}
+        if {*self.block_of.items(), *copies} != {*queued, *(place for place in places if place[0] is not None)}:
+            raise InvariantError("live-hashes: the map and the hashed blocks differ")
+        if any(self.block_of.get(key) != blocks[0] for key, blocks in self._copies.items()):
+            raise InvariantError("live-hashes: a key does not find the first of its copies")
 
-    def _queued(self) -> list[tuple[int, int, int]]:
-        """(group, key, block) of all free hashed blocks, in the order of reuse."""
+    def _queued(self) -> list[tuple[int, int]]:
+        """(key, block) of all free hashed blocks, in the order of reuse."""
         return [
-            (run.group, key, block)
+            (key, block)
             for run in self._queue
             for key, block in list(zip(run.keys, run.blocks, strict=True))[run.next :]
             if self._run_of[block] is run
         ]
-
-    def _check_hashes(self, queued: list[tuple[int, int, int]], places: list[tuple[int, int | None, int]]) -> None:
-        hashed = {*queued, *((group, key, block) for group, key, block in places if key is not None)}
-        if any(key is None for _, key, block in places if block in self._more_holders):
-            raise InvariantError("reference-counts: a block without a hash has several holders")
-        found = {
-            (group, key, block) for group, prefixes in enumerate(self.prefix_maps) for key, block in prefixes.items()
-        }
-        copies = {
-            (group, key, block)
-            for group, by_key in enumerate(self._copies)
-            for key, blocks in by_key.items()
-            for block in blocks
-        }
-        if found | copies != hashed:
-            raise InvariantError("live-hashes: the prefix maps and the hashed blocks differ")
-        for group, by_key in enumerate(self._copies):
-            if any(self.prefix_maps[group].get(key) != blocks[0] for key, blocks in by_key.items()):
-                raise InvariantError("live-hashes: a key does not find the first of its copies")

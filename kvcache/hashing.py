@@ -6,7 +6,8 @@ own. So a key is an int from one of two ranges: ids (0 and up) for content that 
 negative numbers for content that is the request's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -20,37 +21,49 @@ _LARGEST_ID = 1 << 40
 
 
 class PrefixKeys:
-    """The prefix keys of one request: some that others may share, then its own without end."""
+    """The prefix keys of one request: some that others may share, then its own without end.
 
-    __slots__ = ("_next_own", "_prefix_ids", "_units", "num_shared")
+    They are multiples of `stride`: between two of them there is room for one key per KV cache group.
+    They are worked out when first asked for, not while the request waits.
+    """
+
+    __slots__ = ("_next_own", "_serial", "_shared", "_units", "num_shared", "stride")
 
     def __init__(self, shared: Sequence[int], serial: int) -> None:
-        """`shared` are the keys of the first hash units; `serial` numbers the request, from 0."""
-        self._units = list(shared)
-        self._next_own = -(serial * _UNITS_PER_REQUEST) - 1
-        self._prefix_ids: tuple[Sequence[int], int, int] | None = None
-        self.num_shared = len(self._units)
+        """`shared` are the prefixes of the first hash units, as numbers; `serial` numbers the request, from 0."""
+        self.stride = 1
+        self.num_shared = len(shared)
         """Hash units at the beginning that another request may share."""
+        self._shared: Callable[[], Sequence[int]] = lambda: shared
+        self._serial = serial
+        self._units: list[int] | None = None
+        self._next_own = 0
 
     @classmethod
     def of_prefix_ids(cls, prefix_ids: Sequence[int], id_tokens: int, hash_unit: int, serial: int) -> "PrefixKeys":
-        """The keys that a trace's prefix ids stand for; worked out when first asked for, not while it waits."""
+        """The keys that a trace's prefix ids stand for, each of `id_tokens` tokens."""
         keys = cls((), serial)
         if prefix_ids:
-            keys._prefix_ids = (prefix_ids, id_tokens, hash_unit)
             keys.num_shared = len(prefix_ids) * id_tokens // hash_unit
+            keys._shared = partial(keys_of_prefix_ids, prefix_ids, id_tokens, hash_unit)
         return keys
 
     def first(self, num_units: int) -> list[int]:
         """The keys of at least the first `num_units` hash units."""
-        if self._prefix_ids is not None:
-            self._units = keys_of_prefix_ids(*self._prefix_ids)
-            self._prefix_ids = None
         units = self._units
+        if units is None:
+            units = self._start()
         missing = num_units - len(units)
         if missing > 0:
-            units.extend(range(self._next_own, self._next_own - missing, -1))
-            self._next_own -= missing
+            end = self._next_own - missing * self.stride
+            units.extend(range(self._next_own, end, -self.stride))
+            self._next_own = end
+        return units
+
+    def _start(self) -> list[int]:
+        stride = self.stride
+        self._units = units = [key * stride for key in self._shared()] if stride != 1 else list(self._shared())
+        self._next_own = -(self._serial * _UNITS_PER_REQUEST + 1) * stride
         return units
 
 

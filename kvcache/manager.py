@@ -58,7 +58,7 @@ class KVCacheManager:
         self.scheduler_block, self.hash_unit = block_sizes(groups, settings.block_size, settings.enable_prefix_caching)
         policy = CachePolicy(self.hash_unit, self.scheduler_block, settings.prefix_cache_retention_interval)
         self._check(groups, policy)
-        self.pool = BlockPool(layout.num_blocks, len(groups))
+        self.pool = BlockPool(layout.num_blocks)
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
@@ -91,6 +91,7 @@ class KVCacheManager:
 
     def new_request(self, keys: PrefixKeys, prompt_tokens: int) -> RequestBlocks:
         """A request with empty tables. `keys` are the prefix keys of its tokens, prompt and output."""
+        keys.stride = max(1, len(self.layout.groups))
         tables = tuple(manager.new_table(keys, prompt_tokens) for manager in self.managers)
         return RequestBlocks(keys, prompt_tokens, tables)
 

@@ -112,7 +112,7 @@ class SingleTypeManager(ABC):
         self.policy = policy
         self.max_blocks = max_blocks
         self.units_per_block = max(1, spec.block_size // policy.hash_unit)
-        self.prefix_maps = tuple(pool.prefix_maps[group] for group in groups)
+        self.block_of = pool.block_of
 
     # What differs by attention type.
 
@@ -147,8 +147,9 @@ class SingleTypeManager(ABC):
 
     def is_cached(self, key: int) -> bool:
         """Whether every group has a block for the key."""
-        for prefixes in self.prefix_maps:  # noqa: SIM110  asked very often: a generator would cost more
-            if key not in prefixes:
+        block_of = self.block_of
+        for group in self.groups:  # noqa: SIM110  asked very often: a generator would cost more
+            if key + group not in block_of:
                 return False
         return True
 
@@ -175,9 +176,8 @@ class SingleTypeManager(ABC):
     def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks that a hit of `hit_tokens` holds, in table order."""
         hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
-        if self.num_groups == 1:
-            return list(map(self.prefix_maps[0].__getitem__, hit_keys))
-        return [prefixes[key] for key in hit_keys for prefixes in self.prefix_maps]
+        block_of = self.block_of
+        return [block_of[key + group] for key in hit_keys for group in self.groups]
 
     # Counting.
 
@@ -266,17 +266,25 @@ class SingleTypeManager(ABC):
         table.free_at = NEVER
 
     def _release(self, table: BlockTable, end: int) -> None:
-        first, num_groups, ids, pool = table.first_held, self.num_groups, table.ids, self.pool
+        """Give back the blocks before position `end`, the last first, one group after the other."""
+        first, num_groups, ids = table.first_held, self.num_groups, table.ids
         hashed, unhashed = table.split(first, end)
-        if hashed:
-            hashed_keys = [self.held_keys(table, start, stop)[::-1] for start, stop in hashed]
-        for nth, group in enumerate(self.groups):
+        for nth in range(num_groups):
             for start, stop in unhashed:
-                pool.put_unhashed(ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups])
-            for number in range(len(hashed) - 1, -1, -1):
-                start, stop = hashed[number]
                 blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
-                pool.put_hashed(group, hashed_keys[number], blocks[::-1])
+                self.pool.put_unhashed(blocks)
+        if not hashed:
+            return
+        keys_back: list[int] = []
+        blocks_back: list[int] = []
+        for start, stop in reversed(hashed):
+            keys_back += self.held_keys(table, start, stop)[::-1]
+        for nth in range(num_groups):
+            for start, stop in reversed(hashed):
+                blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
+                blocks_back += blocks[::-1]
+        keys = [key + group for group in self.groups for key in keys_back]
+        self.pool.put_hashed(keys, blocks_back)
 
     def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
         """The keys under which the hashed blocks at positions `start` to `stop` are found."""
@@ -299,10 +307,9 @@ class SingleTypeManager(ABC):
 
     def _hash(self, table: BlockTable, start: int, stop: int) -> None:
         keys = self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
-        num_groups, first = self.num_groups, table.first_held
-        for nth, group in enumerate(self.groups):
-            ids = table.ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
-            self.pool.hash_blocks(group, keys, ids)
+        num_groups, offset = self.num_groups, (start - table.first_held) * self.num_groups
+        ids = table.ids[offset : offset + (stop - start) * num_groups]
+        self.pool.hash_blocks([key + group for key in keys for group in self.groups], ids)
         table.mark_hashed(start, stop)
 
     # Time.
@@ -320,8 +327,8 @@ class SingleTypeManager(ABC):
 
     # Looking in.
 
-    def places(self, table: BlockTable) -> Iterator[tuple[int, int | None, int]]:
-        """(group, key or None, block) of every place that holds a block."""
+    def places(self, table: BlockTable) -> Iterator[tuple[int | None, int]]:
+        """(key or None, block) of every place that holds a block."""
         end = table.first_held + len(table.ids) // self.num_groups
         hashed, _ = table.split(table.first_held, end)
         keys: dict[int, int] = {}
@@ -329,4 +336,5 @@ class SingleTypeManager(ABC):
             keys.update(zip(range(start, stop), self.held_keys(table, start, stop), strict=True))
         for index, block in enumerate(table.ids):
             position, nth = divmod(index, self.num_groups)
-            yield self.groups[nth], keys.get(table.first_held + position), block
+            key = keys.get(table.first_held + position)
+            yield None if key is None else key + self.groups[nth], block

@@ -57,8 +57,9 @@ class FullAttentionManager(SingleTypeManager):
             return
         tail = table.tail
         if tail is not None and tail < end:
+            key = self._tail_key(table)
             for nth, group in enumerate(self.groups):  # it is full now, and gets the key of a full block
-                self.pool.unhash_held(group, self._tail_key(table), table.ids[tail * self.num_groups + nth])
+                self.pool.unhash_held(key + group, table.ids[tail * self.num_groups + nth])
             table.tail = None
             table.tail_is_done = True
         if end > table.num_cached:
@@ -78,8 +79,8 @@ class FullAttentionManager(SingleTypeManager):
         if not 0 < boundary <= num_tokens or boundary % self.block_size == 0 or boundary >= table.num_slots:
             return
         key = self._tail_key(table)
-        for nth, group in enumerate(self.groups):
-            self.pool.hash_blocks(group, [key], [table.ids[position * self.num_groups + nth]])
+        blocks = table.ids[position * self.num_groups : (position + 1) * self.num_groups]
+        self.pool.hash_blocks([key + group for group in self.groups], blocks)
         table.tail = position
         table.mark_hashed(position, position + 1)
 

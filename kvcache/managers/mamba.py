@@ -166,8 +166,7 @@ class MambaAlignManager(MambaManager):
             states = list(zip(table.state_keys, blocks, strict=False))
             self.pool.put_unhashed([block for key, block in states if key is None])
             hashed = [(key, block) for key, block in reversed(states) if key is not None]
-            if hashed:
-                self.pool.put_hashed(group, [key for key, _ in hashed], [block for _, block in hashed])
+            self.pool.put_hashed([key + group for key, _ in hashed], [block for _, block in hashed])
         del table.ids[: count * num_groups], table.positions[:count], table.state_keys[:count]
         table.free_at = self.computed_when_unneeded(table.positions[0]) if table.positions else NEVER
 
@@ -187,17 +186,17 @@ class MambaAlignManager(MambaManager):
             if start <= position < stop:
                 (key,) = self.held_keys(table, position, position + 1)
                 blocks = table.ids[nth * self.num_groups : (nth + 1) * self.num_groups]
-                for group, block in zip(self.groups, blocks, strict=True):
-                    self.pool.hash_blocks(group, [key], [block])
+                self.pool.hash_blocks([key + group for group in self.groups], blocks)
                 table.state_keys[nth] = key
                 self._written_this_step.add(key)
 
-    def places(self, table: BlockTable) -> Iterator[tuple[int, int | None, int]]:
-        """(group, key or None, block) of every place that holds a state."""
+    def places(self, table: BlockTable) -> Iterator[tuple[int | None, int]]:
+        """(key or None, block) of every place that holds a state."""
         assert isinstance(table, StateTable)
         for index, block in enumerate(table.ids):
             number, nth = divmod(index, self.num_groups)
-            yield self.groups[nth], table.state_keys[number], block
+            key = table.state_keys[number]
+            yield None if key is None else key + self.groups[nth], block
 
 
 def mamba_manager(

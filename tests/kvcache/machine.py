@@ -256,12 +256,13 @@ class PoolMachine(RuleBasedStateMachine):
             assert self.call(self.manager.find_hit, again, request.prompt_tokens) == boundary
 
     @precondition(has_running)
-    @rule(number=st.integers(0, 5), ends=st.booleans())
-    def free(self, number: int, ends: bool) -> None:
+    @rule(number=st.integers(0, 5), ends=st.booleans(), lags=st.booleans())
+    def free(self, number: int, ends: bool, lags: bool) -> None:
         """A running request ends, or is preempted and waits again."""
         request = self.nth(number, is_running=True)
-        self.call(self.manager.free, request.blocks, request.computed)
-        self.model.check_full_is_cached(request, request.computed)
+        num_processed = self.settled(request, lags)
+        self.call(self.manager.free, request.blocks, num_processed)
+        self.model.check_full_is_cached(request, num_processed)
         self.model.freed(request)
         if ends:
             self.living.remove(request)

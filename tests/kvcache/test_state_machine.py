@@ -60,7 +60,7 @@ CONFIGURATIONS = {
     )
 }
 CALLS = 20_000
-PROGRAMS = settings(max_examples=40, stateful_step_count=60, derandomize=True, database=None, deadline=None)
+PROGRAMS = settings(max_examples=25, stateful_step_count=60, derandomize=True, database=None, deadline=None)
 UNTIL_A_BUG = settings(PROGRAMS, max_examples=400, phases=[Phase.generate], report_multiple_bugs=False)
 
 

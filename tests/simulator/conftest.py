@@ -4,6 +4,7 @@
 happened to them. They are called "a", "b", "c" ... in the order in which they are written down.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase
@@ -18,7 +19,7 @@ from kvcache.manager import CacheSettings, KVCacheManager
 from kvcache.specs import KVCacheSpec
 from simulator.batch import Batch
 from simulator.engine import run_to_the_end
-from simulator.latency import ConstantStepTimes
+from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.recorder import Recorder
 from simulator.request import Request
 from simulator.scheduler import Scheduler, SchedulerSettings
@@ -50,16 +51,17 @@ class Log:
     """Tokens that each request computed, in order of service, for every step."""
     steps_per_batch: list[int] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
+    in_flight: deque[dict[str, int]] = field(default_factory=deque)
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
         scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
         self.rejected += [request.request_id for request in scheduler.plan.rejected]
-        self._planned = dict(scheduler.scheduled_tokens())
+        self.in_flight.append(dict(scheduler.scheduled_tokens()))
         self.on_planned(scheduler)
         self.recorder.planned(start_s, scheduler, batch)
 
     def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
-        self.steps += [self._planned] * len(durations_s)
+        self.steps += [self.in_flight.popleft()] * len(durations_s)
         self.steps_per_batch.append(len(durations_s))
         self.recorder.settled(start_s, durations_s, batch, ended)
 
@@ -84,12 +86,14 @@ class Log:
         return [step[name] for step in self.steps if name in step]
 
 
-class OneStepAtATime(Scheduler):
-    """Never plans several steps at once: slow, and plainly right."""
+@dataclass(frozen=True)
+class OneStepAtATime:
+    """Step times that let no row of steps pass as one: slow, and plainly right."""
 
-    def schedule(self, now_s: float) -> Batch | None:
-        batch = super().schedule(now_s)
-        return batch and replace(batch, num_steps=1)
+    step_times: StepTimes
+
+    def durations_s(self, batch: Batch) -> np.ndarray:
+        return self.step_times.durations_s(batch)[:1]
 
 
 def new_scheduler(
@@ -98,7 +102,6 @@ def new_scheduler(
     block_size: int = 4,
     watermark: float = 0.0,
     enable_prefix_caching: bool = True,
-    scheduler_class: type[Scheduler] = Scheduler,
     reaches=(),
     **limits,
 ) -> Scheduler:
@@ -110,7 +113,7 @@ def new_scheduler(
     groups = tuple(group_layers(layers))
     layout = KVCacheLayout(groups, num_blocks, settings.max_model_len, settings.max_num_batched_tokens)
     cache = CacheSettings(block_size, enable_prefix_caching=enable_prefix_caching, watermark=watermark)
-    return scheduler_class(KVCacheManager(layout, cache), settings, reaches)
+    return Scheduler(KVCacheManager(layout, cache), settings, reaches)
 
 
 def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) -> Request:
@@ -122,7 +125,11 @@ def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) 
 
 
 def run(
-    requests: Sequence[Arrival], step_s: float = 1.0, step_times=None, on_planned=lambda scheduler: None, **server
+    requests: Sequence[Arrival],
+    step_s: float = 1.0,
+    step_times: StepTimes | None = None,
+    on_planned: Callable[[Scheduler], None] = lambda scheduler: None,
+    **server,
 ) -> Log:
     """Serve `requests` to the end; `on_planned` may look at the scheduler once each batch is planned."""
     scheduler = new_scheduler(**server)

@@ -23,15 +23,22 @@ def test_a_row_for_each_request_in_the_order_in_which_they_end(serve):
 
 
 def test_a_row_for_each_batch(serve):
-    """A step with the prompt, a row of three that begins by taking a block, and two that fill it and take the next."""
-    log = serve(requests=[Arrival(1.0, prompt=4, output=6)])
+    """A step with the prompt of two blocks, then one that takes a third; an idle second has no row."""
+    log = serve(requests=[Arrival(1.0, prompt=8, output=2), Arrival(4.0, prompt=4, output=1)])
     columns = ["start_s", "end_s", "step", "num_steps", "prefill_tokens", "num_decodes", "held_blocks"]
     assert log.recorder.steps_table()[columns].values.tolist() == [
-        [1, 2, 0, 1, 4, 0, 1],
-        [2, 5, 1, 3, 0, 1, 2],
-        [5, 6, 4, 1, 0, 1, 2],
-        [6, 7, 5, 1, 0, 1, 3],
+        [1, 2, 0, 1, 8, 0, 2],
+        [2, 3, 1, 1, 0, 1, 3],
+        [4, 5, 2, 1, 4, 0, 1],
     ]
+
+
+def test_a_row_stands_for_equal_steps(serve):
+    """What is in it holds in each of them: a decode, two of the blocks."""
+    log = serve(block_size=64, requests=[Arrival(0.0, prompt=64, output=40)])
+    row = max(log.recorder.steps_table().itertuples(), key=lambda row: row.num_steps)
+    assert row.end_s - row.start_s == row.num_steps > 30
+    assert (row.num_decodes, row.running, row.held_blocks) == (1, 1, 2)
 
 
 def test_who_is_turned_away_is_in_the_table_with_the_reason(serve):
