@@ -141,8 +141,7 @@ class BlockPool:
         """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
         more = self._more_holders
         if more and not more.keys().isdisjoint(blocks):
-            kept = [(key, block) for key, block in zip(keys, blocks, strict=True) if not self._drop_holder(block)]
-            keys, blocks = [key for key, _ in kept], [block for _, block in kept]
+            keys, blocks = self._drop_holders(keys, blocks)
         if not blocks:
             return
         run = _Run(keys, blocks)
@@ -152,17 +151,21 @@ class BlockPool:
         self._queue.append(run)
         self._num_queued += len(blocks)
 
-    def _drop_holder(self, block: int) -> bool:
-        """Whether the block had more than one holder, and has one less now."""
+    def _drop_holders(self, keys: Sequence[int], blocks: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Keys and blocks of those that nobody holds any more, after each lost a holder."""
         more = self._more_holders
-        num_more = more.get(block)
-        if num_more is None:
-            return False
-        if num_more == 1:
-            del more[block]
-        else:
-            more[block] = num_more - 1
-        return True
+        free_keys: list[int] = []
+        free_blocks: list[int] = []
+        for key, block in zip(keys, blocks, strict=True):
+            num_more = more.get(block)
+            if num_more is None:
+                free_keys.append(key)
+                free_blocks.append(block)
+            elif num_more == 1:
+                del more[block]
+            else:
+                more[block] = num_more - 1
+        return free_keys, free_blocks
 
     # Prefixes.
 

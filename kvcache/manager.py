@@ -168,9 +168,7 @@ class KVCacheManager:
                     table.manager.extend(table, num_tokens)
         return True
 
-    def extend_by_one(
-        self, blocks: RequestBlocks, num_processed: int, num_tokens: int, num_cacheable: int
-    ) -> bool:
+    def extend_by_one(self, blocks: RequestBlocks, num_processed: int, num_tokens: int, num_cacheable: int) -> bool:
         """`extend` and `cache` for a decoding request that has slots for all but perhaps the last of `num_tokens`."""
         needed = 0
         for table in blocks.tables:

@@ -6,8 +6,7 @@ of origins; what a window or a chunk leaves of it grows by one a step, except wh
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 __all__ = ["NEVER", "ContextTotals", "DecodeContexts", "Reach"]
 
@@ -24,9 +23,8 @@ class Reach(Protocol):
         """The next number of computed tokens at which that does not become one more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContextTotals:
-    """The sums before one step, over `num_requests` decodes."""
+class ContextTotals(NamedTuple):
+    """The sums before one step, in tokens."""
 
     tokens: int
     window_tokens: tuple[int, ...] = ()
@@ -67,11 +65,11 @@ class DecodeContexts:
 
     def totals(self, step: int) -> ContextTotals:
         """The sums before `step`."""
-        sums = self._reach_sums
+        tokens, sums = self._sum_origin + step * self._num_requests, self._reach_sums
+        if not sums:
+            return ContextTotals(tokens)
         return ContextTotals(
-            self._sum_origin + step * self._num_requests,
-            tuple(reach_sum.total for reach_sum in sums),
-            tuple(reach_sum.num_growing for reach_sum in sums),
+            tokens, tuple([total.total for total in sums]), tuple([total.num_growing for total in sums])
         )
 
 

@@ -149,9 +149,11 @@ class Scheduler:
                 return
 
     def _extend_decode(self, plan: Plan, request: Request) -> None:
-        computed = self.step + request.origin
-        processed = computed - self._num_in_flight(request)
-        cacheable = computed + 1 - self._cache_lag(request)
+        processed = computed = self.step + request.origin
+        cacheable = computed + 1
+        if self._lag:
+            processed -= self._num_in_flight(request)
+            cacheable -= self._cache_lag(request)
         extend = self.manager.extend_by_one
         while not extend(request.blocks, processed, computed + 1, cacheable):
             if not self._preempt_for(plan, request):

@@ -247,8 +247,12 @@ class SingleTypeManager(ABC):
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
         end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
-        if end > table.first_held:
-            self._release(table, end)
+        first = table.first_held
+        if end > first:
+            if end == first + 1 and not (table.hashed and table.hashed[-1][1] > first):
+                self.pool.put_unhashed(table.ids[: self.num_groups])  # a decode's common case
+            else:
+                self._release(table, end)
             del table.ids[: (end - table.first_held) * self.num_groups]
             table.first_held = end
             table.free_at = self.computed_when_unneeded(end)

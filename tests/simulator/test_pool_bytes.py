@@ -76,8 +76,8 @@ arrivals = st.builds(
 
 @pytest.mark.parametrize("name", LAYERS)
 @settings(max_examples=30)
-@given(requests=st.lists(arrivals, min_size=1, max_size=6), num_blocks=st.integers(16, 100))
-def test_the_parts_add_up_to_the_pool(name, requests, num_blocks):
+@given(requests=st.lists(arrivals, min_size=1, max_size=6), num_blocks=st.integers(16, 100), is_async=st.booleans())
+def test_the_parts_add_up_to_the_pool(name, requests, num_blocks, is_async):
     """In every step, with hits, evictions and preemptions; no part is negative."""
     rows = []
     log = run(
@@ -85,6 +85,7 @@ def test_the_parts_add_up_to_the_pool(name, requests, num_blocks):
         layers=LAYERS[name],
         num_blocks=num_blocks,
         max_num_batched_tokens=16,
+        async_scheduling=is_async,
         on_planned=lambda scheduler: rows.append(PoolBytes(scheduler.manager).sample(scheduler)),
     )
     assert {(sum(row), min(row) >= 0) for row in rows} == {(log.scheduler.manager.layout.pool_bytes, True)}

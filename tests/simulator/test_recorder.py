@@ -70,11 +70,12 @@ def test_a_missed_step_is_a_gap_too(serve):
 # What adds up, whatever happens
 
 arrivals = st.builds(
-    lambda at_s, prompt, output, shared: Arrival(at_s, prompt, output, tuple(range(shared))),
-    st.integers(0, 30), st.integers(1, 40), st.integers(1, 20), st.integers(0, 15),
+    lambda at_s, prompt, output, shared, priority: Arrival(at_s, prompt, output, tuple(range(shared)), priority),
+    st.integers(0, 30), st.integers(1, 40), st.integers(1, 20), st.integers(0, 15), st.integers(0, 2),
 )  # fmt: skip
 traffic = st.lists(arrivals, min_size=1, max_size=8)
 LAYERS = {"full": [full(4)], "sliding": [full(4), sliding(9, 4)], "mamba": [full(4), mamba(4)]}
+POLICIES = st.sampled_from(["fcfs", "priority"])
 
 
 def gaps_of(log: Log) -> tuple[float, float]:
@@ -94,18 +95,24 @@ def token_times(log: Log) -> tuple[float, float]:
 
 @pytest.mark.parametrize("name", LAYERS)
 @settings(max_examples=40)
-@given(requests=traffic, num_blocks=st.integers(40, 60), budget=st.sampled_from([7, 16, 64]))
-def test_every_token_but_the_first_has_its_gap(name, requests, num_blocks, budget):
+@given(requests=traffic, num_blocks=st.integers(40, 60), budget=st.sampled_from([7, 16, 64]), policy=POLICIES)
+def test_every_token_but_the_first_has_its_gap(name, requests, num_blocks, budget, policy):
     """Also of requests that were preempted, or that the token budget did not reach."""
-    log = run(requests, layers=LAYERS[name], num_blocks=num_blocks, max_num_batched_tokens=budget)
+    log = run(
+        requests,
+        layers=LAYERS[name],
+        num_blocks=num_blocks,
+        max_num_batched_tokens=budget,
+        scheduling_policy=policy,
+    )
     assert gaps_of(log) == token_times(log)
 
 
 @settings(max_examples=40)
-@given(requests=traffic)
-def test_without_preemption_every_token_is_computed_once(requests):
+@given(requests=traffic, async_scheduling=st.booleans())
+def test_without_preemption_every_token_is_computed_once(requests, async_scheduling):
     """Prompt and output, but for the hit and the last token, whose KV nobody needs."""
-    log = run(requests, max_num_batched_tokens=64)
+    log = run(requests, max_num_batched_tokens=64, async_scheduling=async_scheduling)
     steps, ended = log.recorder.steps_table(), log.recorder.requests_table()
     computed = steps["prefill_tokens"].sum() + (steps["num_decodes"] * steps["num_steps"]).sum()
     assert computed == (ended["prompt_tokens"] + ended["output_tokens"] - 1 - ended["cached_tokens"]).sum()
@@ -124,35 +131,38 @@ def test_with_preemptions_what_is_computed_again_counts_again(requests, num_bloc
 
 
 @settings(max_examples=40)
-@given(requests=traffic, num_blocks=st.integers(18, 60))
-def test_blocks_are_held_or_free(requests, num_blocks):
-    log = run(requests, num_blocks=num_blocks)
+@given(requests=traffic, num_blocks=st.integers(18, 60), async_scheduling=st.booleans())
+def test_blocks_are_held_or_free(requests, num_blocks, async_scheduling):
+    log = run(requests, num_blocks=num_blocks, async_scheduling=async_scheduling)
     steps = log.recorder.steps_table()
     assert set(steps["held_blocks"] + steps["free_blocks"]) == {num_blocks - 1}
     assert (steps["cached_blocks"] <= steps["free_blocks"]).all()
 
 
 @settings(max_examples=40)
-@given(requests=traffic)
-def test_rows_follow_one_another(requests):
+@given(requests=traffic, async_scheduling=st.booleans())
+def test_rows_follow_one_another(requests, async_scheduling):
     """No step is missing, and none begins before the one before it has ended."""
-    steps = run(requests).recorder.steps_table()
+    steps = run(requests, async_scheduling=async_scheduling).recorder.steps_table()
     assert steps["step"].tolist() == [0, *np.cumsum(steps["num_steps"])[:-1]]
     assert (steps["start_s"].to_numpy()[1:] >= steps["end_s"].to_numpy()[:-1]).all()
 
 
 @pytest.mark.parametrize(
-    ("model", "pool"),
-    [
-        ("gemma-3-1b", {"num_gpu_blocks_override": 1500}),
-        ("jamba-v0.1", {"num_gpu_blocks_override": 120}),
-        ("llama-4-scout", {"num_gpu_blocks_override": 3000}),
-    ],
+    ("model", "num_blocks"), [("gemma-3-1b", 2000), ("jamba-v0.1", 120), ("llama-4-scout", 3000)]
 )
-def test_the_sampled_bytes_of_a_model_add_up_to_its_pool(model, pool):
-    """Under pressure: the pool is small and requests are preempted."""
-    trace = synthesize(Traffic(Arrivals.poisson(20.0), Lengths.lognormal(900, 1.0, 3000), Lengths.fixed(80)), 60, seed=1)
-    scenario = Scenario(model=model, step_time_s=0.02, max_model_len=4096, max_num_batched_tokens=2048, **pool)
-    result = simulate(scenario, trace)
+def test_the_sampled_bytes_of_a_model_add_up_to_its_pool(model, num_blocks):
+    """Under pressure: requests are preempted."""
+    traffic = Traffic(Arrivals.poisson(30.0), Lengths.lognormal(900, 1.0, 3000), Lengths.fixed(150))
+    result = simulate(
+        Scenario(
+            model=model,
+            num_gpu_blocks_override=num_blocks,
+            step_time_s=0.02,
+            max_model_len=4096,
+            max_num_batched_tokens=2048,
+        ),
+        synthesize(traffic, 60, seed=1),
+    )
     assert result.summary["preemptions"]["total"] > 0
     assert set(result.steps[list(BYTE_COLUMNS)].dropna().sum(axis=1)) == {result.capacity["pool_bytes"]}

@@ -62,6 +62,24 @@ def test_a_rejected_request_leaves_the_server_awake(serve):
     assert (log.rejected, log.finish_s["b"]) == (["a"], 6.0)
 
 
+# Asynchronous scheduling
+
+
+@pytest.mark.parametrize(("async_scheduling", "first_token_s"), [(False, 12.0), (True, 13.0)])
+def test_a_step_that_is_planned_already_cannot_serve_an_arrival(serve, async_scheduling, first_token_s):
+    """At 10.5 step 11 runs; planned ahead, step 12 is fixed too."""
+    log = serve(requests=[LONG, Arrival(10.5, prompt=4, output=1)], async_scheduling=async_scheduling)
+    assert log.first_token_s["b"] == first_token_s
+
+
+def test_planning_ahead_costs_a_lone_request_nothing(serve):
+    log = serve(requests=[LONG, Arrival(300.25, 4, 1)], async_scheduling=True)
+    assert log.finish_s == {"a": 200.0, "b": 301.25}
+
+
+# Rows of steps
+
+
 @dataclass(frozen=True)
 class StepsGrowWithContexts:
     """A step takes longer for each token, and for each that is attended to; in binary fractions, so sums are exact."""
