@@ -186,6 +186,11 @@ class KVCacheManager:
             self.cache(blocks, num_cacheable)
         return True
 
+    def has_room_for_decodes(self, num_requests: int, num_steps: int) -> bool:
+        """Whether so many requests can surely compute one token in each of so many steps."""
+        blocks_each = sum(manager.num_groups * cdiv(num_steps, manager.block_size) for manager in self.managers)
+        return num_requests * blocks_each <= self.pool.num_free
+
     def next_event(self, blocks: RequestBlocks, lag: int = 0) -> int:
         """The fewest computed tokens at which `extend_by_one` has something to do for a decoding request.
 

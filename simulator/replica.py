@@ -56,9 +56,12 @@ class Inbox:
             return 1
         start_s = self._env.now
         ends_s = np.cumsum(durations_s)
-        all_steps = self._env.timeout(float(ends_s[-1]))
-        yield all_steps | self.next_arrival()
-        if all_steps.processed:
+        arrival = self.next_arrival()
+        end = self._env.timeout(float(ends_s[-1]))
+        end.callbacks.append(lambda _: arrival.triggered or arrival.succeed(self))
+        happened = yield arrival
+        if happened is self:
+            self._arrival = None
             return len(durations_s)
         # At equal times arrivals come before the step, so one that starts now is cut off too.
         steps_done = int(np.searchsorted(ends_s, self._env.now - start_s)) + 1
@@ -79,7 +82,9 @@ def run_replica(
         observer.planned(start_s, scheduler, batch)
         durations_s = step_times.durations_s(batch)
         steps_done = yield from inbox.let_pass(durations_s)
-        ended = scheduler.complete(steps_done, now_s=env.now)
+        if steps_done > 1:
+            scheduler.run_on(steps_done - 1)
+        ended = scheduler.complete(now_s=env.now)
         observer.settled(start_s, durations_s[:steps_done], batch, ended)
 
 
@@ -101,22 +106,28 @@ def run_replica_async(
     Planning takes `planning_s` where no run hides it.
     """
     running: Batch | None = None
+    num_arrived = 0
     while True:
+        start_s = env.now
+        durations_s = NO_TIME if running is None or not running.num_tokens else step_times.durations_s(running)
+        if scheduler.num_arrived > num_arrived:
+            durations_s = durations_s[:1]  # who arrived since it was planned is in the next plan
+        elif len(durations_s) > 1:
+            # Equal steps are planned at their turn, each while the one before it runs; the last of
+            # them runs while the next batch is planned.
+            steps_done = yield from inbox.let_pass(durations_s[:-1])
+            scheduler.run_on(steps_done)
+            durations_s = durations_s[: steps_done + 1]
+        num_arrived = scheduler.num_arrived
         planned = scheduler.schedule(now_s=env.now)
         if planned is not None:
             observer.planned(env.now, scheduler, planned)
-        start_s = env.now
-        if running is not None and running.num_tokens:
-            durations_s = step_times.durations_s(running)
-            yield from inbox.let_pass(durations_s)
-        elif planned is None and running is None:
+        elif running is None:
             yield inbox.next_arrival()
             continue
-        else:
-            durations_s = NO_TIME
-            yield env.timeout(planning_s)
+        yield env.timeout(float(durations_s[-1]) or planning_s)
         if running is not None:
-            ended = scheduler.complete(1, now_s=env.now)
+            ended = scheduler.complete(now_s=env.now)
             observer.settled(start_s, durations_s, running, ended)
         running = planned
 

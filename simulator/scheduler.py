@@ -9,8 +9,10 @@ from bisect import bisect_left, insort
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from operator import attrgetter
 
+from kvcache.errors import InvariantError
 from kvcache.manager import KVCacheManager
 from simulator.batch import Batch
 from simulator.contexts import DecodeContexts, Reach
@@ -91,13 +93,18 @@ class Scheduler:
         """By order of admission, which is the order of service."""
         self.step = 0
         """Steps planned."""
+        self.num_arrived = 0
         self.plan = Plan()
         """The step that was planned last."""
+        self.free_blocks_trace: list[int] | None = None
+        """If it is a list: free blocks after each further step of a run, for who wants a row for every step."""
         self._in_flight: deque[Plan] = deque()
         self._next_order = 0
         self._prefilling: dict[int, Request] = {}
         self._decode_orders: list[int] = []
         self._due: defaultdict[int, list[Request]] = defaultdict(list)
+        self._finishes: list[tuple[int, int, Request]] = []
+        """(last step, order, request) of decodes: a heap in which some entries are out of date."""
         self._contexts = DecodeContexts(reaches)
         # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
         self._lag = int(settings.async_scheduling)
@@ -106,6 +113,7 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A request has arrived."""
+        self.num_arrived += 1
         self.waiting.add(request)
 
     # Deciding.
@@ -129,10 +137,9 @@ class Scheduler:
         return batch
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
-        # A request that was put off or preempted may have left an entry behind, so each counts once.
-        due = {r.order: r for r in self._due.pop(self.step, ()) if r.is_decoding and r.due_step == self.step}
-        work = [*due.values(), *self._prefilling.values()]
-        if len(work) > 1:
+        work = self._due_now()
+        if self._prefilling:
+            work += self._prefilling.values()
             work.sort(key=attrgetter("order"))
         budget = self.settings.max_num_batched_tokens
         for request in work:
@@ -147,6 +154,17 @@ class Scheduler:
                 self._extend_prefill(plan, request, left, threshold)
             if plan.last_order != NO_ORDER:
                 return
+
+    def _due_now(self) -> list[Request]:
+        """The decodes that are due in this step, in order of service."""
+        due = self._due.pop(self.step, None)
+        if due is None:
+            return []
+        # A request that was put off or preempted may have left an entry behind, so each counts once.
+        work = list({r.order: r for r in due if r.is_decoding and r.due_step == self.step}.values())
+        if len(work) > 1:
+            work.sort(key=attrgetter("order"))
+        return work
 
     def _extend_decode(self, plan: Plan, request: Request) -> None:
         processed = computed = self.step + request.origin
@@ -322,10 +340,46 @@ class Scheduler:
         )
 
     def _num_equal_steps(self, plan: Plan) -> int:
-        """For how many steps nothing can change unless somebody arrives."""
-        if self._prefilling or self._lag or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
+        """For how many steps the batch stays as it is, unless somebody arrives; a request may end with the last.
+
+        Meanwhile block tables grow (`run_on`). So that is only for as long as there is room for sure, and
+        where nobody waits for blocks that a window gives back.
+        """
+        if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1
-        return max(1, min(min(self._due, default=0), self._contexts.next_change) - self.step)
+        if not self._decode_orders or any(unsettled.finishing for unsettled in self._in_flight):
+            return 1
+        num_steps = min(self._next_finish() + 1, self._contexts.next_change) - self.step
+        waits_for_blocks = self.waiting and len(self.running) < self.settings.max_num_seqs
+        if waits_for_blocks or not self.manager.has_room_for_decodes(len(self._decode_orders), num_steps):
+            num_steps = min(num_steps, min(self._due) - self.step)
+        return max(1, num_steps)
+
+    def _next_finish(self) -> int:
+        """The next step that ends a request."""
+        finishes = self._finishes
+        while finishes:
+            step, order, request = finishes[0]
+            if request.is_decoding and request.finish_step == step and request.order == order:
+                return step
+            heappop(finishes)
+        return NO_ORDER
+
+    def run_on(self, num_steps: int) -> None:
+        """The batch planned last runs so many times more: count its tokens, and let block tables grow."""
+        plan, first = self.plan, self.step
+        for step in range(first, first + num_steps):
+            self.step = step
+            for request in self._due_now():
+                self._extend_decode(plan, request)
+            if self.free_blocks_trace is not None:
+                self.free_blocks_trace.append(self.manager.pool.num_free)
+        if plan.preempted:
+            raise InvariantError("room-to-run-on: a run of equal steps had to preempt")
+        self.step = first
+        self._contexts.advance(first, num_steps)
+        self.step += num_steps
+        self._leave_decoding(plan)
 
     def _advance(self, plan: Plan) -> None:
         """Count the planned step's tokens as computed."""
@@ -333,9 +387,7 @@ class Scheduler:
         self.step += 1
         for request in plan.stalled:
             self._put_off(request)
-        for request in plan.finishing:
-            request.computed = self.step + request.origin
-            self._stop_decoding(request)
+        self._leave_decoding(plan)
         for request, num_new in plan.chunks:
             request.computed += num_new
             request.chunk_step, request.chunk_tokens = self.step - 1, num_new
@@ -347,11 +399,18 @@ class Scheduler:
                 else:
                     self._start_decoding(request)
 
+    def _leave_decoding(self, plan: Plan) -> None:
+        """The requests whose last token is being computed decode no more; they hold their blocks until it is."""
+        for request in plan.finishing:
+            request.computed = self.step + request.origin
+            self._stop_decoding(request)
+
     def _start_decoding(self, request: Request) -> None:
         request.is_decoding = True
         request.origin = request.computed - self.step
         request.finish_step = request.max_tokens - 2 - request.origin
         insort(self._decode_orders, request.order)
+        heappush(self._finishes, (request.finish_step, request.order, request))
         self._contexts.add(request.origin, self.step)
         if self._lag:
             self._set_due_at(request, self.step)  # its last chunk is still in flight
@@ -377,17 +436,15 @@ class Scheduler:
         request.missed_step = self.step - 1
         request.origin -= 1
         request.finish_step += 1
+        heappush(self._finishes, (request.finish_step, request.order, request))
         self._contexts.add(request.origin, self.step)
         self._set_due_at(request, self.step)
 
     # Settling.
 
-    def complete(self, steps_done: int, now_s: float) -> list[Request]:
-        """The step planned first of those in flight has run, `steps_done` times; gives back who ended, in order."""
+    def complete(self, now_s: float) -> list[Request]:
+        """The batch planned first of those in flight has run; gives back the requests that ended, in order."""
         plan = self._in_flight.popleft()
-        if steps_done > 1:
-            self._contexts.advance(self.step, steps_done - 1)
-            self.step += steps_done - 1
         for request in plan.prompt_done:
             if request.first_token_s is None:
                 request.first_token_s = now_s

@@ -170,6 +170,7 @@ class RowWriter:
     def __init__(self, emit: Callable[[Row], None] | None) -> None:
         self._emit = emit
         self._pending: deque[Row] = deque()
+        self.free_blocks_trace: list[int] = []
         self.num_steps = 0
         self.scheduled_tokens = 0
         self.finish_step: dict[str, int] = {}
@@ -186,7 +187,7 @@ class RowWriter:
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting),
         }
-        while self.num_steps + len(self._pending) < start_s:
+        while not self._pending and self.num_steps < start_s:
             idle = {"scheduled": {}, "preempted": [], "running": 0, "waiting": 0}
             self._write({**idle, "free_blocks": scheduler.manager.pool.num_blocks - 1})
         self._pending.append(row)
@@ -199,10 +200,16 @@ class RowWriter:
             self.num_steps += num_steps
         else:
             row = self._pending.popleft()
-            for _ in range(num_steps):
-                self._write(row)
+            self._write(row)
+            for free_blocks in self._take_trace(num_steps - 1):
+                self._write({**row, "free_blocks": free_blocks})
         for request in ended:
             self.finish_step[request.request_id] = self.num_steps - 1
+
+    def _take_trace(self, num_steps: int) -> list[int]:
+        """Free blocks after each further step of the batch that is settled."""
+        taken, self.free_blocks_trace[:num_steps] = self.free_blocks_trace[:num_steps], []
+        return taken
 
     def _write(self, row: Row) -> None:
         assert self._emit is not None
@@ -215,6 +222,8 @@ def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
     layout, scheduler = build(scenario)
     requests = requests_of(scenario, scheduler)
     writer = RowWriter(emit)
+    if emit is not None:
+        scheduler.free_blocks_trace = writer.free_blocks_trace
     start = time.perf_counter()
     # A step planned ahead is planned one step earlier, also where nothing runs meanwhile.
     run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
