@@ -22,6 +22,11 @@ def _option(panel: str, help_text: str, *names: str) -> typer.models.OptionInfo:
 Trace = Annotated[
     Path | None, _option(TRAFFIC, "Trace to replay (Mooncake JSONL, Azure CSV). Without it: a synthetic conversation.")
 ]
+RequestRate = Annotated[
+    float | None, _option(TRAFFIC, "Instead of a trace: so many requests a second, as a Poisson process.")
+]
+InputLen = Annotated[int | None, _option(TRAFFIC, "Prompt tokens of each of them.")]
+OutputLen = Annotated[int | None, _option(TRAFFIC, "Output tokens of each of them.")]
 NumRequests = Annotated[int | None, _option(TRAFFIC, "Replay only the first so many requests.")]
 RateScale = Annotated[float, _option(TRAFFIC, "Let requests arrive so many times as fast.")]
 SpreadTicks = Annotated[bool, _option(TRAFFIC, "Spread arrivals with equal stamps over the trace's clock tick.")]

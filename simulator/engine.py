@@ -14,11 +14,26 @@ from simulator.recorder import Recorder
 from simulator.replica import Inbox, StepObserver, run_replica, run_replica_async, wait_until
 from simulator.request import Request
 from simulator.result import Result
-from simulator.scenario import Scenario
+from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler
-from workloads import Trace, TraceRequest, conversation_demo, read_trace, scale_rate, slice_rows, spread_ticks
+from workloads import (
+    Arrivals,
+    Lengths,
+    Trace,
+    TraceRequest,
+    Traffic,
+    conversation_demo,
+    read_trace,
+    scale_rate,
+    slice_rows,
+    spread_ticks,
+    synthesize,
+)
 
 __all__ = ["run_to_the_end", "simulate", "workload_of"]
+
+DEFAULT_NUM_REQUESTS = 1000
+"""Of traffic that is made up, where nobody says how many."""
 
 
 def simulate(
@@ -48,12 +63,27 @@ def simulate(
 
 def workload_of(scenario: Scenario) -> Trace:
     """The trace that a scenario names, or the embedded one, reshaped as asked."""
+    if scenario.request_rate is not None:
+        return _steady_requests(scenario, scenario.request_rate)
     trace = conversation_demo(scenario.seed) if scenario.trace is None else read_trace(scenario.trace)
     if scenario.num_requests is not None:
         trace = slice_rows(trace, 0, scenario.num_requests)
     if scenario.spread_ticks:
         trace = spread_ticks(trace, seed=scenario.seed)
     return trace if scenario.rate_scale == 1.0 else scale_rate(trace, scenario.rate_scale)
+
+
+def _steady_requests(scenario: Scenario, rate_per_s: float) -> Trace:
+    if scenario.trace is not None:
+        raise ScenarioError("--request-rate: makes requests up, so it does not go with --trace")
+    if scenario.input_len is None or scenario.output_len is None:
+        raise ScenarioError("--request-rate: needs --input-len and --output-len beside it")
+    traffic = Traffic(
+        arrivals=Arrivals.poisson(rate_per_s * scenario.rate_scale),
+        prompts=Lengths.fixed(scenario.input_len),
+        outputs=Lengths.fixed(scenario.output_len),
+    )
+    return synthesize(traffic, scenario.num_requests or DEFAULT_NUM_REQUESTS, seed=scenario.seed)
 
 
 def run_to_the_end(

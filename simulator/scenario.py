@@ -61,6 +61,11 @@ class Scenario(BaseModel):
     # Traffic.
     trace: Path | None = None
     """Trace file; None: an embedded synthetic conversation workload."""
+    request_rate: Annotated[float, Field(gt=0)] | None = None
+    """Instead of a trace: Poisson arrivals of so many requests a second, of constant lengths."""
+    input_len: Count | None = None
+    """Prompt tokens of each such request."""
+    output_len: Count | None = None
     num_requests: Count | None = None
     """Only the first so many requests of the trace."""
     rate_scale: Annotated[float, Field(gt=0)] = 1.0
