@@ -62,6 +62,7 @@ class KVCacheManager:
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
+        self._never_gives_back = all(manager.spec.type_key[0] == "full" for manager in self.managers)
         self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
 
     def _check(self, groups: Sequence[KVCacheGroup], policy: CachePolicy) -> None:
@@ -185,6 +186,30 @@ class KVCacheManager:
         if num_cacheable >= blocks.cache_at:
             self.cache(blocks, num_cacheable)
         return True
+
+    # A decode of a model in which no attention type gives blocks back does nothing but take one now
+    # and then. What is taken then depends on how many are taken, not on who takes which: so over a run
+    # of steps in which nobody looks, they are taken at once.
+
+    def only_grows(self, blocks: RequestBlocks, num_tokens: int) -> bool:
+        """Whether a slot for the last of `num_tokens` is all that a decoding request can need."""
+        return self._never_gives_back and num_tokens < blocks.cache_at
+
+    def reserve(self, blocks: RequestBlocks, num_tokens: int) -> list[BlockTable]:
+        """Count the slot as there; gives back the tables whose block `take_for` must take before anybody looks."""
+        growing = [table for table in blocks.tables if num_tokens > table.num_slots]
+        for table in growing:
+            table.num_slots += table.manager.block_size
+        return growing
+
+    def take_for(self, growing: Sequence[BlockTable]) -> None:
+        """Take the blocks of tables that were grown by `reserve`, in that order."""
+        taken = self.pool.take(sum(table.manager.num_groups for table in growing)) if growing else []
+        start = 0
+        for table in growing:
+            end = start + table.manager.num_groups
+            table.ids += taken[start:end]
+            start = end
 
     def has_room_for_decodes(self, num_requests: int, num_steps: int) -> bool:
         """Whether so many requests can surely compute one token in each of so many steps."""

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from kvcache.errors import InvariantError
 from kvcache.manager import KVCacheManager
+from kvcache.managers import BlockTable
 from simulator.batch import Batch
 from simulator.contexts import DecodeContexts, Reach
 from simulator.request import Request
@@ -96,8 +97,8 @@ class Scheduler:
         self.num_arrived = 0
         self.plan = Plan()
         """The step that was planned last."""
-        self.free_blocks_trace: list[int] | None = None
-        """If it is a list: free blocks after each further step of a run, for who wants a row for every step."""
+        self.run_trace: list[tuple[int, int]] | None = None
+        """If it is a list: (free blocks, running) after each further step of a run, for who wants every step."""
         self._in_flight: deque[Plan] = deque()
         self._next_order = 0
         self._prefilling: dict[int, Request] = {}
@@ -178,6 +179,9 @@ class Scheduler:
                 return
         if self._lag and request.chunk_step == self.step - 1:
             self.manager.cache(request.blocks, cacheable)  # its last state still counts as being written
+        self._set_due_or_finish(plan, request)
+
+    def _set_due_or_finish(self, plan: Plan, request: Request) -> None:
         if request.finish_step == self.step:
             plan.finishing.append(request)
         else:
@@ -347,7 +351,7 @@ class Scheduler:
         """
         if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1
-        if not self._decode_orders or any(unsettled.finishing for unsettled in self._in_flight):
+        if not self._decode_orders or (self.waiting and any(unsettled.finishing for unsettled in self._in_flight)):
             return 1
         num_steps = min(self._next_finish() + 1, self._contexts.next_change) - self.step
         waits_for_blocks = self.waiting and len(self.running) < self.settings.max_num_seqs
@@ -368,12 +372,22 @@ class Scheduler:
     def run_on(self, num_steps: int) -> None:
         """The batch planned last runs so many times more: count its tokens, and let block tables grow."""
         plan, first = self.plan, self.step
+        growing: list[BlockTable] = []
         for step in range(first, first + num_steps):
             self.step = step
             for request in self._due_now():
-                self._extend_decode(plan, request)
-            if self.free_blocks_trace is not None:
-                self.free_blocks_trace.append(self.manager.pool.num_free)
+                computed = step + request.origin
+                if self.manager.only_grows(request.blocks, computed + 1):
+                    growing += self.manager.reserve(request.blocks, computed + 1)
+                    self._set_due_or_finish(plan, request)
+                else:
+                    self.manager.take_for(growing)
+                    growing.clear()
+                    self._extend_decode(plan, request)
+            if self.run_trace is not None:
+                num_free = self.manager.pool.num_free - sum(table.manager.num_groups for table in growing)
+                self.run_trace.append((num_free, len(self.running)))
+        self.manager.take_for(growing)
         if plan.preempted:
             raise InvariantError("room-to-run-on: a run of equal steps had to preempt")
         self.step = first

@@ -13,7 +13,18 @@ from kvcache.layout import plan_layout
 from kvcache.manager import KVCacheManager, RequestBlocks
 from kvcache.managers import FullAttentionManager, SlidingWindowManager
 from kvcache.specs import FullAttentionSpec, MambaSpec, SlidingWindowSpec, cdiv
-from tests.kvcache.pools import chunked, full, hash_positions, hit_of, mamba, manager_of, request_of, serve, sliding
+from tests.kvcache.pools import (
+    cached_positions,
+    chunked,
+    full,
+    hash_positions,
+    hit_of,
+    mamba,
+    manager_of,
+    request_of,
+    serve,
+    sliding,
+)
 
 PADDED_TO = 8
 """Layers of Gemma-3-27b's smallest groups."""
@@ -142,10 +153,10 @@ def test_the_same_tokens_of_different_groups_are_cached_and_evicted_independentl
     """When all but 9 free blocks are reused, full attention has lost its last 9 tokens, the window none of its 3."""
     manager = manager_of(full(1), sliding(4, 1), num_blocks=40)
     serve(manager, range(15))
-    before = [len(prefixes) for prefixes in manager.pool.prefix_maps]
+    before = cached_positions(manager, range(15))
     manager.pool.take(manager.pool.num_free - 9)
-    after = [len(prefixes) for prefixes in manager.pool.prefix_maps]
-    assert (before, after) == ([15, 3], [6, 3])
+    after = cached_positions(manager, range(15))
+    assert (before, after) == ([list(range(15)), [11, 12, 13]], [list(range(6)), [11, 12, 13]])
 
 
 def test_case_0_full_attention_is_scanned_from_the_left_until_the_first_miss():

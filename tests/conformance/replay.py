@@ -170,7 +170,7 @@ class RowWriter:
     def __init__(self, emit: Callable[[Row], None] | None) -> None:
         self._emit = emit
         self._pending: deque[Row] = deque()
-        self.free_blocks_trace: list[int] = []
+        self.run_trace: list[tuple[int, int]] = []
         self.num_steps = 0
         self.scheduled_tokens = 0
         self.finish_step: dict[str, int] = {}
@@ -201,14 +201,14 @@ class RowWriter:
         else:
             row = self._pending.popleft()
             self._write(row)
-            for free_blocks in self._take_trace(num_steps - 1):
-                self._write({**row, "free_blocks": free_blocks})
+            for free_blocks, running in self._take_trace(num_steps - 1):
+                self._write({**row, "free_blocks": free_blocks, "running": running})
         for request in ended:
             self.finish_step[request.request_id] = self.num_steps - 1
 
-    def _take_trace(self, num_steps: int) -> list[int]:
-        """Free blocks after each further step of the batch that is settled."""
-        taken, self.free_blocks_trace[:num_steps] = self.free_blocks_trace[:num_steps], []
+    def _take_trace(self, num_steps: int) -> list[tuple[int, int]]:
+        """(free blocks, running) after each further step of the batch that is settled."""
+        taken, self.run_trace[:num_steps] = self.run_trace[:num_steps], []
         return taken
 
     def _write(self, row: Row) -> None:
@@ -223,7 +223,7 @@ def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
     requests = requests_of(scenario, scheduler)
     writer = RowWriter(emit)
     if emit is not None:
-        scheduler.free_blocks_trace = writer.free_blocks_trace
+        scheduler.run_trace = writer.run_trace
     start = time.perf_counter()
     # A step planned ahead is planned one step earlier, also where nothing runs meanwhile.
     run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)

@@ -70,7 +70,7 @@ class PoolMachine(RuleBasedStateMachine):
         """All that a refused call must leave alone."""
         pool = self.manager.pool
         tables = [[(table.first_held, *table.ids) for table in request.blocks.tables] for request in self.living]
-        return pool.num_free, pool.num_evictions, [dict(prefixes) for prefixes in pool.prefix_maps], tables
+        return pool.num_free, pool.num_evictions, dict(pool.block_of), tables
 
     def nth(self, number: int, is_running: bool) -> ModelRequest:
         candidates = [request for request in self.living if request.is_running == is_running]
@@ -204,6 +204,7 @@ class PoolMachine(RuleBasedStateMachine):
     def decode(self, number: int, num_tokens: int, lags: bool, trusts: bool) -> None:
         """A running request computes several tokens, one in a step; with `trusts` nobody asks between two events."""
         request, manager = self.nth(number, is_running=True), self.manager
+        has_room = manager.has_room_for_decodes(1, num_tokens)
         for _ in range(num_tokens):
             if not self.has_next_token(request):
                 return
@@ -218,6 +219,7 @@ class PoolMachine(RuleBasedStateMachine):
             num_cacheable = start + 1 - lag
             grown = self.call(manager.extend_by_one, request.blocks, num_processed, start + 1, num_cacheable)
             if not self.has_grown(request, num_processed, start + 1, needed, grown):
+                assert not has_room
                 return
             assert not is_quiet or self.snapshot() == before
             self.model.check_full_is_cached(request, min(num_cacheable, request.public))

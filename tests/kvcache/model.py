@@ -92,8 +92,7 @@ class Model:
 
     def cached(self) -> set[tuple[int, int]]:
         """(group, prefix) of the contents that some key finds."""
-        prefix_maps = enumerate(self.manager.pool.prefix_maps)
-        return {(group, self.content[block].prefix) for group, found in prefix_maps for block in found.values()}
+        return {self.content[block][:2] for block in self.manager.pool.block_of.values()}
 
     def _can_resume(
         self, manager: SingleTypeManager, request: ModelRequest, length: int, cached: set[tuple[int, int]]

@@ -70,6 +70,14 @@ def hash_positions(manager: KVCacheManager, request: RequestBlocks, positions: I
 
     Blocks are one hash unit long.
     """
-    positions = sorted(positions)
-    keys = request.keys.first(max(positions, default=-1) + 1)
-    manager.pool.hash_blocks(group, [keys[position] for position in positions], manager.pool.take(len(positions)))
+    positions = list(positions)
+    keys = request.keys.first(max(positions) + 1)
+    manager.pool.hash_blocks([keys[position] + group for position in positions], manager.pool.take(len(positions)))
+
+
+def cached_positions(manager: KVCacheManager, tokens: Sequence[int]) -> list[list[int]]:
+    """For each group, the positions of these tokens whose blocks can be hit. Blocks are one hash unit long."""
+    num_positions = len(tokens) // manager.hash_unit
+    keys = request_of(manager, tokens).keys.first(num_positions)
+    groups = range(len(manager.layout.groups))
+    return [[nth for nth in range(num_positions) if keys[nth] + group in manager.pool.block_of] for group in groups]

@@ -101,6 +101,11 @@ def test_without_the_hybrid_manager_windows_are_kept_whole_in_one_group():
     assert (group.spec.kind, len(group.layers)) == ("full", 62)
 
 
+def test_without_the_hybrid_manager_windows_take_the_blocks_of_full_attention():
+    (group,) = group_layers([sliding(1024, 16), full(32)], hybrid=False)
+    assert (group.spec.block_size, group.bytes_per_block) == (32, 2 * full(32).page_bytes)
+
+
 def test_without_the_hybrid_manager_windows_alone_stay_windows():
     assert shape_of(group_layers([sliding(32)] * 4, hybrid=False)) == [("sliding", 4, 0)]
 

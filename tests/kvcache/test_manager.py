@@ -10,7 +10,7 @@ from tests.kvcache.pools import chunked, full, hit_of, mamba, manager_of, reques
 def state_of(manager, *requests):
     """All that a refused call must leave alone."""
     tables = [[(table.first_held, list(table.ids)) for table in request.tables] for request in requests]
-    return manager.pool.num_free, [dict(found) for found in manager.pool.prefix_maps], tables
+    return manager.pool.num_free, dict(manager.pool.block_of), tables
 
 
 # ----------------------------------------------------------------------------------------------- find_hit

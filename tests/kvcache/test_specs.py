@@ -23,6 +23,14 @@ def test_eight_bit_keys_and_values_halve_the_page():
     assert eight.page_bytes * 2 == sixteen.page_bytes
 
 
+@pytest.mark.parametrize(
+    ("element_bytes", "dtypes"),
+    [(1, ["fp8_e4m3", "fp8_e5m2", "int8", "uint8"]), (2, ["bfloat16", "float16"]), (4, ["float32"])],
+)
+def test_bytes_of_an_element(element_bytes, dtypes):
+    assert {full(1, dtype=dtype).page_bytes for dtype in dtypes} == {2 * element_bytes}
+
+
 def test_latent_attention_keeps_one_vector_for_all_heads():
     """512 latent elements and 64 rotary ones."""
     assert MLASpec(block_size=64, head_size=512 + 64).token_bytes == 1_152
@@ -61,8 +69,8 @@ def test_a_latent_page_grows_by_whole_blocks():
 
 
 def test_a_state_is_padded_and_keeps_its_block():
-    larger = mamba(16).with_page_bytes(128)
-    assert (larger.block_size, larger.state_bytes, larger.page_bytes) == (16, 64, 128)
+    larger = [mamba(16).with_page_bytes(page_bytes) for page_bytes in (64, 128)]
+    assert [(spec.block_size, spec.state_bytes, spec.page_bytes) for spec in larger] == [(16, 64, 64), (16, 64, 128)]
 
 
 # ----------------------------------------------------------------- what a request can ever hold, in blocks
@@ -77,7 +85,8 @@ def test_a_state_is_padded_and_keeps_its_block():
         (sliding(128), 131_072, 8_192, 521),
         (sliding(128), 131_072, 1_024, 73),
         (sliding(128), 100, 8_192, 8),
-        (sliding(1024), 131_072, 2_048, 193),
+        (sliding(17), 131_072, 16, 3),
+        (sliding(18), 131_072, 16, 4),
         (chunked(8_192), 131_072, 8_192, 1_024),
         (chunked(8_192), 100, 8_192, 7),
         (mamba(528), 131_072, 8_192, 2),

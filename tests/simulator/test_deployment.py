@@ -140,14 +140,14 @@ def test_with_the_hybrid_manager_off_windows_are_kept_whole():
 
 
 def test_an_unknown_model_or_gpu_is_named():
-    with pytest.raises(UnknownModelError, match='unknown model "llama-3.1-9b"; did you mean "llama-3.1-8b"'):
+    with pytest.raises(UnknownModelError, match=r'unknown model "llama-3\.1-9b"; did you mean "llama-3\.1-8b"'):
         server("llama-3.1-9b")
     with pytest.raises(UnknownGpuError, match='unknown gpu "h300"; did you mean "h'):
         server(gpu="h300")
 
 
 def test_memory_without_a_gpu_must_be_stated():
-    with pytest.raises(ScenarioError, match=r"^--gpu: is needed .* --kv-cache-memory-bytes or --num-gpu-blocks-override$"):
+    with pytest.raises(ScenarioError, match=r"^--gpu: is needed .* or state --kv-cache-memory-bytes or "):
         server(gpu=None)
 
 
@@ -162,13 +162,13 @@ def test_heads_that_cannot_be_split_are_refused():
 
 
 def test_weights_that_do_not_fit_are_refused_with_what_would():
-    with pytest.raises(WeightsDoNotFitError, match="on each of 1 h100-80gb.*--tensor-parallel-size 2 would fit"):
+    with pytest.raises(WeightsDoNotFitError, match=r"on each of 1 h100-80gb.*--tensor-parallel-size 2 would fit"):
         server("llama-3.1-70b")
 
 
 def test_a_pool_too_small_for_the_longest_request_is_refused_with_the_longest_that_fits():
     """One of 200 blocks is the null block: 199 of 16 tokens."""
-    with pytest.raises(PoolTooSmallError, match=r"max_model_len 4,096 .*; the longest that fits is about 3,184 tokens$"):
+    with pytest.raises(PoolTooSmallError, match=r"max_model_len 4,096 .*; the longest that fits is about 3,184 "):
         server(num_gpu_blocks_override=200, max_model_len=4096)
 
 

@@ -86,7 +86,7 @@ def test_progress_is_told_up_to_the_end():
     told = []
     result = simulate(Scenario(**UNLIMITED, num_requests=50), on_progress=lambda *progress: told.append(progress))
     assert told == sorted(told)
-    assert told[-1] == (result.requests["finish_s"].max(), 50)
+    assert told[-1] == (pytest.approx(result.requests["finish_s"].max()), 50)
 
 
 @pytest.mark.parametrize("rate_scale", [0.5, 2.0])
@@ -101,10 +101,19 @@ def test_only_the_first_requests_are_replayed_where_asked():
     assert first == list(conversation_demo(0))[:7]
 
 
+def test_steady_traffic_needs_no_trace():
+    """A thousand requests of constant length unless told otherwise, four a second on average."""
+    steady = {"model": "m", "request_rate": 4.0, "input_len": 300, "output_len": 20}
+    rows = list(workload_of(Scenario(**steady)))
+    assert {(row.prompt_tokens, row.output_tokens) for row in rows} == {(300, 20)}
+    assert (len(rows), rows[-1].arrival_s) == (1000, pytest.approx(250, rel=0.1))
+    assert len(list(workload_of(Scenario(**steady, num_requests=30)))) == 30
+
+
 def test_equal_stamps_are_spread_where_asked(tmp_path):
     """Twelve requests on three ticks of a second come at twelve different times, the same for the same seed."""
     row = '{"timestamp": %d000, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n'
-    (tmp_path / "ticks.jsonl").write_text("".join(row % (nth // 3) for nth in range(12)))
+    (tmp_path / "ticks.jsonl").write_text("".join(row % (nth // 3 + 1) for nth in range(12)))
     scenario = Scenario(model="m", trace=tmp_path / "ticks.jsonl", spread_ticks=True)
     first, again = ([row.arrival_s for row in workload_of(scenario)] for _ in range(2))
     assert (len(set(first)), first == again) == (12, True)

@@ -171,7 +171,7 @@ def test_more_work_never_takes_less_time(name: str, num_new: int, num_computed: 
     model = find_model(name)
     one, two = (decodes(model, [context] * n) for n in (1, 2))
     prefills = [((num_new, num_computed),), ((num_new + 1, num_computed),), ((num_new + 1, num_computed), (1, 0))]
-    batches = [one, two, *(replace(two, prefill_chunks=chunks) for chunks in prefills)]
+    batches = [one, two, *(two._replace(prefill_chunks=chunks) for chunks in prefills)]
     durations_s = [float(roofline(name).durations_s(batch)[0]) for batch in batches]
     assert all(shorter < longer for shorter, longer in pairwise(durations_s))
 

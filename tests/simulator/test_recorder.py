@@ -94,7 +94,7 @@ def token_times(log: Log) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(requests=traffic, num_blocks=st.integers(40, 60), budget=st.sampled_from([7, 16, 64]), policy=POLICIES)
 def test_every_token_but_the_first_has_its_gap(name, requests, num_blocks, budget, policy):
     """Also of requests that were preempted, or that the token budget did not reach."""
@@ -108,7 +108,7 @@ def test_every_token_but_the_first_has_its_gap(name, requests, num_blocks, budge
     assert gaps_of(log) == token_times(log)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(requests=traffic, async_scheduling=st.booleans())
 def test_without_preemption_every_token_is_computed_once(requests, async_scheduling):
     """Prompt and output, but for the hit and the last token, whose KV nobody needs."""
@@ -118,7 +118,7 @@ def test_without_preemption_every_token_is_computed_once(requests, async_schedul
     assert computed == (ended["prompt_tokens"] + ended["output_tokens"] - 1 - ended["cached_tokens"]).sum()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(requests=traffic, num_blocks=st.integers(18, 40))
 def test_with_preemptions_what_is_computed_again_counts_again(requests, num_blocks):
     log = run(requests, num_blocks=num_blocks, max_num_batched_tokens=1000)
@@ -130,7 +130,7 @@ def test_with_preemptions_what_is_computed_again_counts_again(requests, num_bloc
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(requests=traffic, num_blocks=st.integers(18, 60), async_scheduling=st.booleans())
 def test_blocks_are_held_or_free(requests, num_blocks, async_scheduling):
     log = run(requests, num_blocks=num_blocks, async_scheduling=async_scheduling)
@@ -139,7 +139,7 @@ def test_blocks_are_held_or_free(requests, num_blocks, async_scheduling):
     assert (steps["cached_blocks"] <= steps["free_blocks"]).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(requests=traffic, async_scheduling=st.booleans())
 def test_rows_follow_one_another(requests, async_scheduling):
     """No step is missing, and none begins before the one before it has ended."""
@@ -148,9 +148,7 @@ def test_rows_follow_one_another(requests, async_scheduling):
     assert (steps["start_s"].to_numpy()[1:] >= steps["end_s"].to_numpy()[:-1]).all()
 
 
-@pytest.mark.parametrize(
-    ("model", "num_blocks"), [("gemma-3-1b", 2000), ("jamba-v0.1", 120), ("llama-4-scout", 3000)]
-)
+@pytest.mark.parametrize(("model", "num_blocks"), [("gemma-3-1b", 2000), ("jamba-v0.1", 120), ("llama-4-scout", 3000)])
 def test_the_sampled_bytes_of_a_model_add_up_to_its_pool(model, num_blocks):
     """Under pressure: requests are preempted."""
     traffic = Traffic(Arrivals.poisson(30.0), Lengths.lognormal(900, 1.0, 3000), Lengths.fixed(150))

@@ -119,7 +119,7 @@ def what_happened(log: Log) -> tuple:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=30)
+@settings(max_examples=25)
 @given(
     requests=st.lists(ARRIVALS, min_size=1, max_size=8),
     num_blocks=st.integers(12, 80),

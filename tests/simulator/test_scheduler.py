@@ -230,9 +230,7 @@ def test_evicted_blocks_are_no_hit(serve):
 @pytest.mark.parametrize(("layer", "rejected"), [(full(4), ["a"]), (sliding(8, 4), [])])
 def test_a_window_lets_a_long_request_through_a_small_pool(serve, layer, rejected):
     """100 tokens take 25 blocks of full attention; a window of eight never holds more than six."""
-    log = serve(
-        layers=[layer], num_blocks=7, max_num_batched_tokens=8, requests=[Arrival(0.0, prompt=100, output=9)]
-    )
+    log = serve(layers=[layer], num_blocks=7, max_num_batched_tokens=8, requests=[Arrival(0.0, prompt=100, output=9)])
     assert log.rejected == rejected
 
 
