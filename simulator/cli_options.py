@@ -65,9 +65,7 @@ MaxNumSeqs = Annotated[int | None, _option(SCHEDULER, "Requests of one step, at 
 MaxNumBatchedTokens = Annotated[int | None, _option(SCHEDULER, "Tokens of one step, at most. [by GPU]")]
 AsyncScheduling = Annotated[
     bool,
-    _option(
-        SCHEDULER, "Plan each step while the one before it runs. [on]", "--async-scheduling/--no-async-scheduling"
-    ),
+    _option(SCHEDULER, "Plan each step while the one before it runs. [on]", "--async-scheduling/--no-async-scheduling"),
 ]
 LongPrefill = Annotated[
     int, _option(SCHEDULER, "Tokens that one prompt may take of a step. [0: all]", "--long-prefill-token-threshold")

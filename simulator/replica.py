@@ -58,9 +58,14 @@ class Inbox:
         ends_s = np.cumsum(durations_s)
         arrival = self.next_arrival()
         end = self._env.timeout(float(ends_s[-1]))
-        end.callbacks.append(lambda _: arrival.triggered or arrival.succeed(self))
+
+        def wake(_: Event) -> None:
+            if not arrival.triggered:
+                arrival.succeed(self)
+
+        end.callbacks.append(wake)
         happened = yield arrival
-        if happened is self:
+        if happened is self:  # nobody arrived
             self._arrival = None
             return len(durations_s)
         # At equal times arrivals come before the step, so one that starts now is cut off too.

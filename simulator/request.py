@@ -65,7 +65,7 @@ class Request:
         self.computed = 0
         """Tokens whose KV exists, while it does not decode."""
         self.chunk_step = self.missed_step = -2
-        """The last step that computed tokens of its prompt (`chunk_tokens`), and the last that it missed as a decode."""
+        """The last step that computed tokens of its prompt (so many), and the last that it missed as a decode."""
         self.chunk_tokens = 0
         self.origin = 0
         self.due_step = -1

@@ -5,78 +5,21 @@ touches only requests that have something to decide: those in their prompt, thos
 end, and decodes whose block tables change. All other decodes advance with the step counter.
 """
 
-from bisect import bisect_left, insort
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from heapq import heappop, heappush
-from operator import attrgetter
 
 from kvcache.errors import InvariantError
 from kvcache.manager import KVCacheManager
 from kvcache.managers import BlockTable
 from simulator.batch import Batch
-from simulator.contexts import DecodeContexts, Reach
+from simulator.contexts import Reach
+from simulator.decodes import ORDER, Decodes
+from simulator.plan import NO_ORDER, Plan, SchedulerSettings
 from simulator.request import Request
+from simulator.state_chunks import chunk_for_states
 from simulator.waiting import FcfsQueue, PriorityQueue, WaitingQueue
 
 __all__ = ["Plan", "Scheduler", "SchedulerSettings"]
-
-NO_ORDER = 1 << 62
-"""An order that no request has: all of them are before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
-    """What a server's flags say about scheduling; the defaults are vLLM's for a large GPU."""
-
-    max_model_len: int
-    max_num_seqs: int = 1024
-    max_num_batched_tokens: int = 8192
-    long_prefill_token_threshold: int = 0
-    """Tokens that one prompt may take of a step while others wait or run; 0: no limit."""
-    scheduling_policy: str = "fcfs"
-    """"fcfs" or "priority"."""
-    reserve_full_isl: bool = True
-    """Admit a request only if all of its known tokens would fit now."""
-    async_scheduling: bool = False
-    """Plan each step before the one before it has run."""
-    state_block: int | None = None
-    """Tokens between cached Mamba states: prompt chunks end there. None: no layer caches states."""
-
-
-class Plan:
-    """What was decided for one step."""
-
-    __slots__ = (
-        "chunk_tokens",
-        "chunks",
-        "finishing",
-        "last_order",
-        "must_replan",
-        "preempted",
-        "prompt_done",
-        "rejected",
-        "stalled",
-    )
-
-    def __init__(self) -> None:
-        self.chunks: list[tuple[Request, int]] = []
-        """Requests in their prompt, in order, with the tokens that they compute."""
-        self.chunk_tokens = 0
-        self.finishing: list[Request] = []
-        """Requests whose last token this step computes."""
-        self.prompt_done: list[Request] = []
-        """Requests whose prompt this step completes: a token comes out of it."""
-        self.preempted: list[Request] = []
-        self.rejected: list[Request] = []
-        """Requests that could not be admitted though nothing else holds blocks."""
-        self.stalled: list[Request] = []
-        """Decodes that get no token in this step."""
-        self.last_order = NO_ORDER
-        """Running requests behind this order get nothing, because one before them ended the round."""
-        self.must_replan = False
-        """The next step can differ though nothing is due."""
 
 
 class Scheduler:
@@ -102,11 +45,7 @@ class Scheduler:
         self._in_flight: deque[Plan] = deque()
         self._next_order = 0
         self._prefilling: dict[int, Request] = {}
-        self._decode_orders: list[int] = []
-        self._due: defaultdict[int, list[Request]] = defaultdict(list)
-        self._finishes: list[tuple[int, int, Request]] = []
-        """(last step, order, request) of decodes: a heap in which some entries are out of date."""
-        self._contexts = DecodeContexts(reaches)
+        self._decodes = Decodes(reaches)
         # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
         self._lag = int(settings.async_scheduling)
         threshold = settings.long_prefill_token_threshold
@@ -138,15 +77,15 @@ class Scheduler:
         return batch
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
-        work = self._due_now()
+        work = self._decodes.take_due(self.step)
         if self._prefilling:
             work += self._prefilling.values()
-            work.sort(key=attrgetter("order"))
+            work.sort(key=ORDER)
         budget = self.settings.max_num_batched_tokens
         for request in work:
             if not request.is_running:
                 continue  # preempted a moment ago
-            left = budget - plan.chunk_tokens - bisect_left(self._decode_orders, request.order)
+            left = budget - plan.chunk_tokens - self._decodes.num_before(request.order)
             if left <= 0:
                 return
             if request.is_decoding:
@@ -155,17 +94,6 @@ class Scheduler:
                 self._extend_prefill(plan, request, left, threshold)
             if plan.last_order != NO_ORDER:
                 return
-
-    def _due_now(self) -> list[Request]:
-        """The decodes that are due in this step, in order of service."""
-        due = self._due.pop(self.step, None)
-        if due is None:
-            return []
-        # A request that was put off or preempted may have left an entry behind, so each counts once.
-        work = list({r.order: r for r in due if r.is_decoding and r.due_step == self.step}.values())
-        if len(work) > 1:
-            work.sort(key=attrgetter("order"))
-        return work
 
     def _extend_decode(self, plan: Plan, request: Request) -> None:
         processed = computed = self.step + request.origin
@@ -179,13 +107,15 @@ class Scheduler:
                 return
         if self._lag and request.chunk_step == self.step - 1:
             self.manager.cache(request.blocks, cacheable)  # its last state still counts as being written
-        self._set_due_or_finish(plan, request)
+        self._come_back(plan, request)
 
-    def _set_due_or_finish(self, plan: Plan, request: Request) -> None:
+    def _come_back(self, plan: Plan, request: Request) -> None:
+        """Look at a decode again when its block tables change, unless this was its last token."""
         if request.finish_step == self.step:
             plan.finishing.append(request)
         else:
-            self._set_due(request, self.step + 1)
+            due_step = self.manager.next_event(request.blocks, self._lag) - request.origin
+            self._decodes.set_due(request, max(due_step, self.step + 1))
 
     def _extend_prefill(self, plan: Plan, request: Request, left: int, threshold: int) -> None:
         start = request.computed
@@ -249,7 +179,7 @@ class Scheduler:
             is_fresh = self._lag and request.chunk_step == self.step - 1
             num_cached = computed if is_fresh else computed - self._cache_lag(request) + was_served
             request.known_tokens = computed + 1
-            self._stop_decoding(request)
+            self._decodes.remove(request, self.step)
             if request in plan.finishing:
                 plan.finishing.remove(request)
         elif request.order in self._prefilling:
@@ -277,7 +207,7 @@ class Scheduler:
     def _find_stalled(self, plan: Plan) -> None:
         """The decodes that the token budget does not reach, or that stand behind the end of the round."""
         left = self.settings.max_num_batched_tokens
-        if plan.last_order == NO_ORDER and plan.chunk_tokens + len(self._decode_orders) <= left:
+        if plan.last_order == NO_ORDER and plan.chunk_tokens + len(self._decodes) <= left:
             return
         chunk_of = {request.order: num_new for request, num_new in plan.chunks}
         for order, request in self.running.items():
@@ -291,7 +221,7 @@ class Scheduler:
     # Admitting.
 
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
-        num_decodes = len(self._decode_orders) - len(plan.stalled)
+        num_decodes = len(self._decodes) - len(plan.stalled)
         left = self.settings.max_num_batched_tokens - plan.chunk_tokens - num_decodes
         while left > 0 and self.waiting and len(self.running) < self.settings.max_num_seqs:
             request = self.waiting.head()
@@ -332,11 +262,11 @@ class Scheduler:
 
     def _batch(self, plan: Plan) -> Batch:
         for request in plan.stalled:
-            self._contexts.remove(request.origin, self.step)
-        contexts = self._contexts.totals(self.step)
+            self._decodes.contexts.remove(request.origin, self.step)
+        contexts = self._decodes.contexts.totals(self.step)
         return Batch(
             tuple((num_new, request.computed) for request, num_new in plan.chunks),
-            len(self._decode_orders) - len(plan.stalled),
+            len(self._decodes) - len(plan.stalled),
             contexts.tokens,
             contexts.window_tokens,
             contexts.window_growth,
@@ -351,56 +281,51 @@ class Scheduler:
         """
         if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1
-        if not self._decode_orders or (self.waiting and any(unsettled.finishing for unsettled in self._in_flight)):
+        decodes = self._decodes
+        if not decodes or (self.waiting and any(unsettled.finishing for unsettled in self._in_flight)):
             return 1
-        num_steps = min(self._next_finish() + 1, self._contexts.next_change) - self.step
+        num_steps = min(decodes.next_finish + 1, decodes.contexts.next_change) - self.step
         waits_for_blocks = self.waiting and len(self.running) < self.settings.max_num_seqs
-        if waits_for_blocks or not self.manager.has_room_for_decodes(len(self._decode_orders), num_steps):
-            num_steps = min(num_steps, min(self._due) - self.step)
+        if waits_for_blocks or not self.manager.has_room_for_decodes(len(decodes), num_steps):
+            num_steps = min(num_steps, decodes.next_due - self.step)
         return max(1, num_steps)
-
-    def _next_finish(self) -> int:
-        """The next step that ends a request."""
-        finishes = self._finishes
-        while finishes:
-            step, order, request = finishes[0]
-            if request.is_decoding and request.finish_step == step and request.order == order:
-                return step
-            heappop(finishes)
-        return NO_ORDER
 
     def run_on(self, num_steps: int) -> None:
         """The batch planned last runs so many times more: count its tokens, and let block tables grow."""
-        plan, first = self.plan, self.step
+        plan, first, decodes = self.plan, self.step, self._decodes
         growing: list[BlockTable] = []
         for step in range(first, first + num_steps):
-            self.step = step
-            for request in self._due_now():
-                computed = step + request.origin
-                if self.manager.only_grows(request.blocks, computed + 1):
-                    growing += self.manager.reserve(request.blocks, computed + 1)
-                    self._set_due_or_finish(plan, request)
-                else:
-                    self.manager.take_for(growing)
-                    growing.clear()
-                    self._extend_decode(plan, request)
+            if decodes.has_due(step):
+                self.step = step
+                for request in decodes.take_due(step):
+                    self._grow(plan, request, growing)
             if self.run_trace is not None:
                 num_free = self.manager.pool.num_free - sum(table.manager.num_groups for table in growing)
                 self.run_trace.append((num_free, len(self.running)))
         self.manager.take_for(growing)
         if plan.preempted:
             raise InvariantError("room-to-run-on: a run of equal steps had to preempt")
-        self.step = first
-        self._contexts.advance(first, num_steps)
-        self.step += num_steps
+        decodes.contexts.advance(first, num_steps)
+        self.step = first + num_steps
         self._leave_decoding(plan)
+
+    def _grow(self, plan: Plan, request: Request, growing: list[BlockTable]) -> None:
+        """Serve a decode that is due within a run; `growing` are tables whose blocks are taken at its end."""
+        num_tokens = self.step + request.origin + 1
+        if self.manager.only_grows(request.blocks, num_tokens):
+            growing += self.manager.reserve(request.blocks, num_tokens)
+            self._come_back(plan, request)
+        else:
+            self.manager.take_for(growing)
+            growing.clear()
+            self._extend_decode(plan, request)
 
     def _advance(self, plan: Plan) -> None:
         """Count the planned step's tokens as computed."""
-        self._contexts.advance(self.step, 1)
+        self._decodes.contexts.advance(self.step, 1)
         self.step += 1
         for request in plan.stalled:
-            self._put_off(request)
+            self._decodes.put_off(request, self.step)
         self._leave_decoding(plan)
         for request, num_new in plan.chunks:
             request.computed += num_new
@@ -417,42 +342,13 @@ class Scheduler:
         """The requests whose last token is being computed decode no more; they hold their blocks until it is."""
         for request in plan.finishing:
             request.computed = self.step + request.origin
-            self._stop_decoding(request)
+            self._decodes.remove(request, self.step)
 
     def _start_decoding(self, request: Request) -> None:
-        request.is_decoding = True
-        request.origin = request.computed - self.step
-        request.finish_step = request.max_tokens - 2 - request.origin
-        insort(self._decode_orders, request.order)
-        heappush(self._finishes, (request.finish_step, request.order, request))
-        self._contexts.add(request.origin, self.step)
-        if self._lag:
-            self._set_due_at(request, self.step)  # its last chunk is still in flight
-        else:
-            self._set_due(request, self.step)
-
-    def _stop_decoding(self, request: Request) -> None:
-        request.is_decoding = False
-        del self._decode_orders[bisect_left(self._decode_orders, request.order)]
-        self._contexts.remove(request.origin, self.step)
-
-    def _set_due(self, request: Request, earliest: int) -> None:
-        """Come back to a decode when its block tables change, or at its last step."""
-        due_step = self.manager.next_event(request.blocks, self._lag) - request.origin
-        self._set_due_at(request, min(max(due_step, earliest), request.finish_step))
-
-    def _set_due_at(self, request: Request, step: int) -> None:
-        request.due_step = step
-        self._due[step].append(request)
-
-    def _put_off(self, request: Request) -> None:
-        """A decode missed the last step: everything comes one step later, and it is looked at in the next one."""
-        request.missed_step = self.step - 1
-        request.origin -= 1
-        request.finish_step += 1
-        heappush(self._finishes, (request.finish_step, request.order, request))
-        self._contexts.add(request.origin, self.step)
-        self._set_due_at(request, self.step)
+        self._decodes.add(request, self.step)
+        # With its last chunk in flight it is looked at in any case.
+        due_step = self.step if self._lag else self.manager.next_event(request.blocks) - request.origin
+        self._decodes.set_due(request, max(due_step, self.step))
 
     # Settling.
 
@@ -466,7 +362,7 @@ class Scheduler:
             self._cache_settled()
         ended = plan.finishing
         if len(ended) > 1:
-            ended.sort(key=attrgetter("order"))
+            ended.sort(key=ORDER)
         for request in ended:
             request.finish_s = now_s
             if request.is_running:
@@ -503,29 +399,3 @@ class Scheduler:
         for order, request in self.running.items():
             if count := num_tokens.get(order, int(request.is_decoding)):
                 yield request.request_id, count
-
-
-def chunk_for_states(request: Request, start: int, num_new: int, block: int, max_chunk: int) -> int:
-    """Cut a prompt chunk so that it ends where a Mamba state is to be kept; 0 if it had better wait.
-
-    States are written at the ends of chunks, so chunks end at block boundaries, at the last boundary
-    that another request could resume from, and where requests were seen to part.
-    """
-    known = request.known_tokens
-    prefill_end = max(request.prompt_tokens, known - 1)
-    if start >= prefill_end:
-        return num_new
-    end = start + num_new
-    if end < prefill_end:
-        aligned_end = end // block * block
-        # A block too wide for one step is crossed in several, without a state to keep in between.
-        if aligned_end > start or block <= max_chunk:
-            end = aligned_end
-    junction = request.blocks.junction
-    stops = [(known - 1) // block * block]
-    if start % block:
-        stops.append((start // block + 1) * block)
-    if start < junction < end:
-        stops.append(start + (junction - start) // block * block)
-    end = min((stop for stop in stops if start < stop < end), default=end)
-    return max(end - start, 0)

@@ -77,7 +77,20 @@ def test_without_ids_there_are_no_keys():
     assert keys_of_prefix_ids([], 512, 16) == []
 
 
+@pytest.mark.parametrize("base", [0, 1 << 39, 1 << 55, (1 << 63) - 2])
+def test_ids_of_any_size_stay_apart(base):
+    """Published traces name blocks by 64-bit hashes too."""
+    keys = keys_of_prefix_ids([base, base + 1], 512, 16)
+    assert (len(set(keys)), min(keys) >= 0) == (64, True)
+
+
 # ------------------------------------------------------------------------------------- shared, then its own
+
+
+def test_a_trace_names_a_beginning_and_the_rest_is_the_requests_own():
+    """Two ids of 16 tokens, then own tokens: only the first 32 match."""
+    mine, other = (PrefixKeys.of_prefix_ids([7, 8], 16, 16, serial) for serial in (1, 2))
+    assert (mine.num_shared, num_equal(mine.first(5), other.first(5))) == (2, 2)
 
 
 def test_what_a_request_generates_matches_no_other_request():

@@ -113,6 +113,13 @@ def test_what_left_the_window_makes_room_for_the_next_tokens():
     assert all(manager.extend(request, computed, computed + 16) for computed in range(64, 400, 16))
 
 
+@pytest.mark.parametrize(("num_requests", "num_steps", "has_room"), [(2, 16, True), (1, 32, True), (2, 17, False)])
+def test_room_for_decodes_is_a_block_for_each_boundary_that_may_be_crossed(num_requests, num_steps, has_room):
+    """Four free blocks, two groups: in 16 steps a request crosses one boundary, in 17 perhaps two."""
+    manager = manager_of(full(), sliding(64), num_blocks=5)
+    assert manager.has_room_for_decodes(num_requests, num_steps) is has_room
+
+
 # --------------------------------------------------------------------------------------------------- free
 
 

@@ -125,8 +125,9 @@ def what_happened(log: Log) -> tuple:
     num_blocks=st.integers(12, 80),
     budget=st.sampled_from([8, 13, 64]),
     policy=st.sampled_from(["fcfs", "priority"]),
+    is_async=st.booleans(),
 )
-def test_rows_of_steps_are_the_same_as_steps_one_by_one(shape, requests, num_blocks, budget, policy):
+def test_rows_of_steps_are_the_same_as_steps_one_by_one(shape, requests, num_blocks, budget, policy, is_async):
     """Times, hits, preemptions and each step's tokens, whenever arrivals cut a row."""
     layers, reaches = SHAPES[shape]
     server = {
@@ -136,6 +137,7 @@ def test_rows_of_steps_are_the_same_as_steps_one_by_one(shape, requests, num_blo
         "max_num_batched_tokens": budget,
         "max_num_seqs": 5,
         "scheduling_policy": policy,
+        "async_scheduling": is_async,
     }
     in_rows = run(requests, **server, step_times=StepsGrowWithContexts())
     one_by_one = run(requests, **server, step_times=OneStepAtATime(StepsGrowWithContexts()))

@@ -1,5 +1,6 @@
 """Full attention: everything stays, a hit ends at the first miss."""
 
+from kvcache.hashing import PrefixKeys, hash_tokens
 from tests.kvcache.pools import full, hit_of, manager_of, request_of, serve, sliding
 
 
@@ -38,3 +39,26 @@ def test_beside_another_type_hits_are_multiples_of_both_blocks():
     serve(manager, range(336))
     shared = [*range(304), *range(1000, 1100)]
     assert (manager.scheduler_block, hit_of(manager, shared)) == (32, 288)
+
+
+def test_the_slots_of_the_last_block_wait_for_tokens():
+    """100 tokens in seven blocks of 16."""
+    manager = manager_of(full())
+    request = request_of(manager, range(112), prompt_tokens=100)
+    empty = [manager.managers[0].num_empty_slots(request.tables[0], 0)]
+    manager.admit(request, 0, 100)
+    empty.append(manager.managers[0].num_empty_slots(request.tables[0], 100))
+    assert empty == [0, 12]
+
+
+def test_what_a_request_generates_is_cached_when_it_ends():
+    """Nobody else could hit it before: after a prompt of 40 common tokens the request goes its own way."""
+    manager = manager_of(full())
+    request = manager.new_request(PrefixKeys(hash_tokens(range(40), 16), serial=1), 40)
+    manager.admit(request, 0, 40)
+    manager.extend(request, 40, 100)
+    manager.cache(request, 100)
+    cached = [len(manager.pool.block_of)]
+    manager.free(request, 100)
+    cached.append(len(manager.pool.block_of))
+    assert cached == [2, 6]

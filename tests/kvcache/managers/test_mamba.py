@@ -93,6 +93,13 @@ def test_without_caching_a_request_has_one_state_for_its_whole_life():
     assert (len(before), request.tables[1].ids) == (1, before)
 
 
+def test_a_state_has_no_slots_to_fill(hybrid):
+    request = request_of(hybrid, range(2_200))
+    hybrid.admit(request, 0, 600)
+    empty = [each.num_empty_slots(table, 600) for each, table in zip(hybrid.managers, request.tables, strict=True)]
+    assert empty == [2 * 528 - 600, 0]
+
+
 def test_states_for_speculative_tokens_are_refused():
     spec = MambaSpec(block_size=16, shapes=((32,),), dtypes=("bfloat16",), num_speculative_blocks=1)
     with pytest.raises(KVCacheError, match="planned but not scheduled yet"):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kvcache.pools import hash_positions, hit_of, manager_of, request_of, serve, sliding
+from tests.kvcache.pools import full, hash_positions, hit_of, manager_of, request_of, serve, sliding
 
 
 def test_what_the_next_query_reads_stays():
@@ -60,6 +60,28 @@ def test_a_beginning_shorter_than_the_window_is_a_hit_too():
     manager = manager_of(sliding(128))
     serve(manager, range(49))
     assert hit_of(manager, range(500)) == 48
+
+
+def test_windows_that_are_given_back_together_are_reused_from_the_last_to_the_first():
+    """Of 20 blocks 4 to 7 and 12 to 18 are cached; the others go before them."""
+    manager = manager_of(sliding(64), num_blocks=21, prefix_cache_retention_interval=128)
+    request = request_of(manager, range(320))
+    manager.admit(request, 0, 320)
+    ids = list(request.tables[0].ids)
+    manager.free(request, 320)
+    reused = [ids.index(block) for block in manager.pool.take(20)]
+    assert reused[-11:] == [*range(18, 11, -1), *range(7, 3, -1)]
+
+
+def test_groups_give_back_their_blocks_one_group_after_the_other():
+    """Two sliding groups, in which the same four blocks are cached."""
+    manager = manager_of(sliding(64), sliding(64), full(), num_blocks=61)
+    request = request_of(manager, range(320))
+    manager.admit(request, 0, 320)
+    ids = list(request.tables[0].ids)
+    manager.free(request, 320)
+    cached = [divmod(ids.index(block), 2) for block in manager.pool.take(60) if block in ids][-8:]
+    assert cached == [(position, group) for group in (0, 1) for position in (18, 17, 16, 15)]
 
 
 @given(cached=st.sets(st.integers(0, 11), min_size=1), window=st.integers(2, 80))

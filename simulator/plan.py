@@ -1,0 +1,63 @@
+"""What bounds a plan, and the plan itself: which requests compute how many tokens in one step."""
+
+from dataclasses import dataclass
+
+from simulator.request import Request
+
+__all__ = ["NO_ORDER", "Plan", "SchedulerSettings"]
+
+NO_ORDER = 1 << 62
+"""An order that no request has: all of them are before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """What a server's flags say about scheduling; the defaults are vLLM's for a large GPU."""
+
+    max_model_len: int
+    max_num_seqs: int = 1024
+    max_num_batched_tokens: int = 8192
+    long_prefill_token_threshold: int = 0
+    """Tokens that one prompt may take of a step while others wait or run; 0: no limit."""
+    scheduling_policy: str = "fcfs"
+    """"fcfs" or "priority"."""
+    reserve_full_isl: bool = True
+    """Admit a request only if all of its known tokens would fit now."""
+    async_scheduling: bool = False
+    """Plan each step before the one before it has run."""
+    state_block: int | None = None
+    """Tokens between cached Mamba states: prompt chunks end there. None: no layer caches states."""
+
+
+class Plan:
+    """What was decided for one step."""
+
+    __slots__ = (
+        "chunk_tokens",
+        "chunks",
+        "finishing",
+        "last_order",
+        "must_replan",
+        "preempted",
+        "prompt_done",
+        "rejected",
+        "stalled",
+    )
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Request, int]] = []
+        """Requests in their prompt, in order, with the tokens that they compute."""
+        self.chunk_tokens = 0
+        self.finishing: list[Request] = []
+        """Requests whose last token this step computes."""
+        self.prompt_done: list[Request] = []
+        """Requests whose prompt this step completes: a token comes out of it."""
+        self.preempted: list[Request] = []
+        self.rejected: list[Request] = []
+        """Requests that could not be admitted though nothing else holds blocks."""
+        self.stalled: list[Request] = []
+        """Decodes that get no token in this step."""
+        self.last_order = NO_ORDER
+        """Running requests behind this order get nothing, because one before them ended the round."""
+        self.must_replan = False
+        """The next step can differ though nothing is due."""
