@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from kvcache.errors import InvariantError
 from models_configs import list_models
+from simulator import Scenario, simulate
 from simulator.hardware import GPUS
-from simulator.result import Result
 from tests.conformance.generate import KINDS
 from tests.conformance.record import FOLDER, read
 from tests.docs.pages import ROOT, blocks, commands, run_command, run_python, shows, write_files
@@ -39,6 +39,12 @@ def text_of(page: Path) -> str:
 def code_words(page: Path) -> Iterator[str]:
     """What stands between backticks in a page's text."""
     return (match[1] for match in re.finditer(r"`([^`\n]+)`", text_of(page)))
+
+
+def anchors(page: Path) -> list[str]:
+    """What links into a page may name: its headings, as GitHub spells them."""
+    headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def table_under(page: Path, heading: str) -> list[str]:
@@ -83,6 +89,12 @@ def test_the_scripts_of_the_readme_exist():
 # --------------------------------------------------------------------------------------------------- names
 
 
+@cache
+def flags() -> set[str]:
+    """All that the command line knows."""
+    return set(re.findall(r"--[\w-]+", run_command("kvplan simulate --help", ROOT)))
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
@@ -91,11 +103,7 @@ def test_links_lead_somewhere(page):
             continue
         linked = page.parent / file if file else page
         assert linked.exists(), target
-        headings = [
-            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
-            for heading in re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
-        ] if anchor else [""]  # fmt: skip
-        assert anchor in headings, target
+        assert not anchor or anchor in anchors(linked), target
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -106,16 +114,14 @@ def test_files_that_are_named_exist(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_flags_that_are_named_exist(page, folder):
-    known = set(re.findall(r"--[\w-]+", run_command("kvplan simulate --help", folder)))
+def test_flags_that_are_named_exist(page):
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", page.read_text(encoding="utf-8")))
-    assert named - known == set()
+    assert named - flags() == set()
 
 
-def test_the_readme_names_every_flag(folder):
-    known = set(re.findall(r"--[\w-]+", run_command("kvplan simulate --help", folder)))
+def test_the_readme_names_every_flag():
     named = set(re.findall(r"--[\w-]+", README.read_text(encoding="utf-8")))
-    assert known - named == {"--no-spread-ticks"}
+    assert flags() - named == {"--no-spread-ticks"}
 
 
 def test_the_readme_names_every_model_and_gpu():
@@ -126,18 +132,14 @@ def test_the_readme_names_every_model_and_gpu():
 
 
 @pytest.mark.parametrize("table", ["requests", "steps"])
-def test_the_readme_names_every_column_of_a_run_folder(table, folder):
-    from simulator import Scenario, simulate
-
-    result: Result = simulate(Scenario(model="llama-3.1-8b", gpu="l4", max_model_len=8192, num_requests=2))
+def test_the_readme_names_every_column_of_a_run_folder(table):
+    result = simulate(Scenario(model="llama-3.1-8b", gpu="l4", max_model_len=8192, num_requests=2))
     assert sorted(table_under(README, f"**{table}.parquet**")) == sorted(getattr(result, table).columns)
 
 
 def test_every_invariant_has_its_line():
     raised = {
-        name
-        for path in CODE
-        for name in re.findall(rf'{InvariantError.__name__}\(f?"([a-z-]+)', path.read_text(encoding="utf-8"))
+        name for path in CODE for name in re.findall(r'InvariantError\(f?"([a-z-]+)', path.read_text(encoding="utf-8"))
     }
     page = ROOT / "docs" / "invariants.md"
     sections = ("## Of the pool", "## Of block tables", "## Of the simulation")

@@ -6,7 +6,7 @@ A window of 64 tokens in blocks of 16 beside full attention, as in gpt-oss: four
 import pytest
 
 from kvcache.errors import KVCacheError
-from tests.kvcache.pools import cached_positions, full, hit_of, manager_of, serve, sliding
+from tests.kvcache.pools import cached_positions, full, hit_of, mamba, manager_of, serve, sliding
 
 PROMPT = range(320)
 DENSE = None
@@ -68,6 +68,16 @@ def test_chunks_of_a_prompt_keep_the_same_windows_as_one_step(num_tokens):
     serve(at_once, prompt)
     serve(in_chunks, prompt, 50, 130, 131, 256, 310)
     assert cached_positions(at_once, prompt) == cached_positions(in_chunks, prompt)
+
+
+@pytest.mark.parametrize(
+    ("retention", "positions"), [(0, [18]), (128, [7, 15, 18]), (16, range(20)), (DENSE, range(20))]
+)
+def test_which_states_are_cached(retention, positions):
+    """In both groups of Mamba layers; chunks of one block leave a state behind at every block's end."""
+    manager = manager_of(full(), mamba(16), mamba(16), prefix_cache_retention_interval=retention)
+    serve(manager, PROMPT, *range(16, 320, 16))
+    assert cached_positions(manager, PROMPT) == [list(range(20)), list(positions), list(positions)]
 
 
 # ---------------------------------------------------------------------------------- what a server refuses
