@@ -11,6 +11,7 @@ from kvcache.grouping import group_layers
 from kvcache.hashing import PrefixKeys, hash_tokens
 from kvcache.layout import plan_layout
 from kvcache.manager import CacheSettings, KVCacheManager
+from kvcache.managers import BlockTable
 from kvcache.specs import KVCacheSpec
 from tests.kvcache.model import Model, ModelRequest, Prefixes
 
@@ -225,6 +226,39 @@ class PoolMachine(RuleBasedStateMachine):
             self.model.check_full_is_cached(request, min(num_cacheable, request.public))
             if not lag:
                 self.check_prompt_is_reusable(request, start)
+
+    @precondition(has_running)
+    @rule(num_steps=st.integers(1, 12))
+    def run_on(self, num_steps: int) -> None:
+        """Requests decode for some steps in which nobody looks: what only grows takes its blocks at the end."""
+        manager, model = self.manager, self.model
+        run = [each for each in self.living if each.is_running and each.computed + num_steps <= len(each.tokens)]
+        if not run or not self.call(manager.has_room_for_decodes, len(run), num_steps):
+            return
+        growing: list[BlockTable] = []
+        waiting: dict[int, int] = {}
+        for _ in range(num_steps):
+            self.next_step()
+            for nth, request in enumerate(run):
+                num_tokens = waiting.get(nth, request.computed) + 1
+                if manager.only_grows(request.blocks, num_tokens):
+                    growing += self.call(manager.reserve, request.blocks, num_tokens)
+                    waiting[nth] = num_tokens
+                    continue
+                self.call(manager.take_for, growing)
+                growing.clear()
+                self.catch_up(run, waiting)
+                assert self.call(manager.extend_by_one, request.blocks, request.computed, num_tokens, num_tokens)
+                assert self.has_grown(request, request.computed, num_tokens, 0, grown=True)
+        self.call(manager.take_for, growing)
+        self.catch_up(run, waiting)
+
+    def catch_up(self, run: list[ModelRequest], waiting: dict[int, int]) -> None:
+        """Tell the model of the tokens whose blocks have been taken at last."""
+        for nth, num_tokens in waiting.items():
+            self.model.computes(run[nth], num_tokens)
+            run[nth].known = max(run[nth].known, num_tokens)
+        waiting.clear()
 
     def has_next_token(self, request: ModelRequest) -> bool:
         """Let a running request sample a token where it has computed all it knows; False if it has had its last."""

@@ -3,7 +3,7 @@
 import pytest
 
 from kvcache.errors import InvariantError, KVCacheError
-from kvcache.hashing import PrefixKeys
+from kvcache.hashing import PrefixKeys, hash_tokens
 from tests.kvcache.pools import chunked, full, hit_of, mamba, manager_of, request_of, serve, sliding
 
 
@@ -111,6 +111,43 @@ def test_what_left_the_window_makes_room_for_the_next_tokens():
     request = request_of(manager, range(400))
     manager.admit(request, 0, 64)
     assert all(manager.extend(request, computed, computed + 16) for computed in range(64, 400, 16))
+
+
+def test_blocks_that_are_taken_at_the_end_of_a_run_are_those_that_each_step_would_take():
+    """Two decodes over 40 steps, with blocks of earlier requests to be evicted on the way."""
+    tables = []
+    for at_once in (False, True):
+        manager = manager_of(full(), num_blocks=14)
+        serve(manager, range(1_000, 1_128))
+        requests = [manager.new_request(PrefixKeys([], serial), prompt) for serial, prompt in enumerate((40, 45))]
+        for request in requests:
+            manager.admit(request, 0, request.prompt_tokens)
+        growing = []
+        for step in range(1, 41):
+            for request in requests:
+                growing += manager.reserve(request, request.prompt_tokens + step)
+                if not at_once:
+                    manager.take_for(growing)
+                    growing.clear()
+        manager.take_for(growing)
+        tables.append([request.tables[0].ids for request in requests])
+    assert tables[0] == tables[1]
+
+
+def test_a_decode_only_grows_until_it_has_something_to_cache():
+    """The prompt's 40 tokens are common, so the third block is the first that nobody else could hit."""
+    manager = manager_of(full())
+    request = manager.new_request(PrefixKeys(hash_tokens(range(48), 16), serial=1), 40)
+    manager.admit(request, 0, 40)
+    grows = [num_tokens for num_tokens in range(41, 60) if manager.only_grows(request, num_tokens)]
+    assert grows == list(range(41, 48))
+
+
+def test_a_decode_with_a_window_never_only_grows():
+    manager = manager_of(full(), sliding(64))
+    request = request_of(manager, range(40))
+    manager.admit(request, 0, 40)
+    assert not manager.only_grows(request, 41)
 
 
 @pytest.mark.parametrize(("num_requests", "num_steps", "has_room"), [(2, 16, True), (1, 32, True), (2, 17, False)])

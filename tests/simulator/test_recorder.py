@@ -60,10 +60,15 @@ def test_a_preemption_is_a_gap_between_two_tokens(serve):
     assert log.recorder.token_gaps_table().values.tolist() == [[4.0, 1]]
 
 
-def test_a_missed_step_is_a_gap_too(serve):
-    """Two of four decodes get nothing while a prompt takes its share of the budget, in five steps in a row."""
-    requests = [Arrival(0.0, prompt=1, output=9)] * 2 + [Arrival(0.5, prompt=17, output=1)] + [Arrival(0.5, 1, 9)] * 2
-    log = serve(requests, max_num_batched_tokens=4)
+def test_missed_steps_are_a_gap_too(serve):
+    """The third decodes until 4, then the second's chunks take the whole budget of two steps."""
+    log = serve(
+        layers=[full(8), mamba(8)],
+        block_size=8,
+        max_num_batched_tokens=16,
+        requests=[Arrival(0.0, prompt=1, output=4), Arrival(0.5, prompt=60, output=1), Arrival(0.5, 1, output=9)],
+    )
+    assert log.recorder.token_gaps_table().values.tolist() == [[3.0, 1]]
     assert gaps_of(log) == token_times(log)
 
 

@@ -33,6 +33,12 @@ def test_an_arrival_at_the_end_of_a_step_joins_the_next(serve):
     assert log.first_token_s["b"] == 11.0
 
 
+def test_an_arrival_joins_the_next_step_also_if_the_one_before_came_during_this_step(serve):
+    """At equal times arrivals come before the end of a step, whichever was known first."""
+    log = serve(requests=[Arrival(0.0, 4, 9), Arrival(0.5, 4, 1), Arrival(1.0, 4, 1)])
+    assert log.steps[1] == {"a": 1, "b": 4, "c": 4}
+
+
 @pytest.mark.parametrize("at_s", range(60, 66))
 def test_an_arrival_at_the_end_of_a_row_joins_the_next_step(serve, at_s):
     """A row ends where the block is full; on its end no arrival is lost, and none comes a step late."""

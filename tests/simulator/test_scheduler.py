@@ -61,14 +61,15 @@ def test_running_requests_are_served_before_a_new_prompt(serve):
     ]
 
 
-def test_decodes_beyond_the_budget_miss_a_step(serve):
-    """A prompt that was admitted before them takes what it can: four tokens are left for six decodes."""
+def test_decodes_that_the_budget_does_not_reach_miss_a_step(serve):
+    """Chunks end at blocks of eight: while the first decodes, 15 tokens are good for 8, and then 16 for 16."""
     log = serve(
-        max_num_batched_tokens=6,
-        requests=[Arrival(0.0, prompt=1, output=20)] * 4 + [Arrival(0.5, prompt=10, output=2), Arrival(0.5, 1, 2)],
+        layers=[full(8), mamba(8)],
+        block_size=8,
+        max_num_batched_tokens=16,
+        requests=[Arrival(0.0, prompt=1, output=4), Arrival(0.5, prompt=60, output=1), Arrival(0.5, 1, output=9)],
     )
-    assert log.steps[1] == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 2}
-    assert log.finish_s == {"a": 20.0, "b": 20.0, "c": 20.0, "d": 20.0, "e": 7.0, "f": 8.0}
+    assert log.steps[3:7] == [{"a": 1, "b": 8, "c": 1}, {"b": 16}, {"b": 16}, {"b": 4, "c": 1}]
 
 
 def test_a_long_prompt_leaves_room_for_others(serve):

@@ -1,0 +1,143 @@
+"""`python -m benchmarks`: every figure once, as tables in Markdown.
+
+    python -m benchmarks                                      our own figures
+    python -m benchmarks --oracle-python PYTHON --oracle PATH  vLLM's scheduler too, in turn, with ratios
+    python -m benchmarks --mooncake TRACE.jsonl --azure TRACE.csv  with the public traces
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks.scenarios import SHAPES, Scenario, mooncake_on_gemma3_27b, shared_documents
+from benchmarks.timing import OURS, kvplan, machine, run, speed_of
+
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    """Run what was asked for and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
+    parser.add_argument("--oracle-python", type=Path, help="an interpreter that has vLLM 0.32")
+    parser.add_argument("--oracle", type=Path, help="a script that replays a scenario with vLLM's own scheduler")
+    parser.add_argument("--mooncake", type=Path, help="the Mooncake conversation trace")
+    parser.add_argument("--azure", type=Path, help="the Azure 2023 conversation trace")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("scheduler", "commands", "growth", "million"), nargs="*")
+    arguments = parser.parse_args()
+    print(f"Machine: {machine()}\n")
+    parts = {
+        "scheduler": lambda: scheduler_rows(arguments),
+        "commands": lambda: command_rows(arguments),
+        "growth": lambda: growth_rows(),
+        "million": lambda: million_rows(),
+    }
+    for name in arguments.only or ("scheduler", "commands", "growth"):
+        for row in parts[name]():
+            print("| " + " | ".join(row) + " |", flush=True)
+        print()
+
+
+def scheduler_rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """The same schedules by us and by vLLM, in turn: requests per second (median) and the ratio pair by pair."""
+    yield "schedule", "requests/s", "steps", "us per step", "vLLM requests/s", "ratio (min, median, max)"
+    yield ("---",) * 6
+    scenarios: dict[str, Scenario] = {f"shared documents, {shape}": shared_documents(shape) for shape in SHAPES}
+    if arguments.mooncake:
+        scenarios["Mooncake 2,000, gemma-3-27b tp2"] = mooncake_on_gemma3_27b(arguments.mooncake)
+    theirs = [str(arguments.oracle_python), str(arguments.oracle), "speed"] if arguments.oracle else None
+    with tempfile.TemporaryDirectory() as folder:
+        for name, scenario in scenarios.items():
+            path = Path(folder) / "scenario.json"
+            path.write_text(json.dumps(scenario))
+            yield scheduler_row(name, path, theirs, arguments.repeats)
+
+
+def scheduler_row(name: str, path: Path, theirs: list[str] | None, repeats: int) -> Row:
+    """One schedule, several times in turn. Raises AssertionError if the schedules differ in length."""
+    ours, other, ratios = [], [], []
+    steps = 0
+    for _ in range(repeats):
+        mine = speed_of(OURS, path)
+        steps = mine["steps"]
+        ours.append(mine["requests_per_second"])
+        if theirs:
+            vllm = speed_of(theirs, path)
+            assert (vllm["steps"], vllm["scheduled_tokens"]) == (mine["steps"], mine["scheduled_tokens"])
+            other.append(vllm["requests_per_second"])
+            ratios.append(ours[-1] / other[-1])
+    per_step_us = median(1e6 / (mine["steps_per_second"]) for mine in (mine,))
+    spread = f"{min(ratios):.1f}, {median(ratios):.1f}, {max(ratios):.1f}" if ratios else "-"
+    theirs_text = f"{median(other):,.0f}" if other else "-"
+    return name, f"{median(ours):,.0f}", f"{steps:,}", f"{per_step_us:.0f}", theirs_text, spread
+
+
+def command_rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    """Whole commands, start-up and tables included."""
+    yield "command", "wall s (median)", "requests/s"
+    yield ("---",) * 3
+    steady = ["--request-rate", "10", "--input-len", "512", "--output-len", "128", "--num-requests"]
+    base = ["simulate", "llama-3.1-8b", "--gpu", "h100-80gb", "--no-report", "--json"]
+    commands = {
+        "kvplan --help": (["--help"], 0),
+        "ten requests": ([*base, *steady, "10"], 10),
+        "10 requests/s, 512 in, 128 out, 10,000 requests": ([*base, *steady, "10000"], 10_000),
+    }
+    if arguments.azure:
+        commands["Azure 2023 conversation trace"] = ([*base, "--trace", str(arguments.azure.resolve())], 19_366)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (flags, num_requests) in commands.items():
+            out = ["--out", folder] if num_requests else []
+            wall_s = median(run([kvplan(), *flags, *out]).wall_s for _ in range(arguments.repeats))
+            yield name, f"{wall_s:.2f}", f"{num_requests / wall_s:,.0f}" if num_requests else "-"
+
+
+def growth_rows() -> Iterator[Row]:
+    """How cost grows with the number of requests at the same load, and with the length of prompts."""
+    yield "growth", "seconds", "against the first"
+    yield ("---",) * 3
+    first = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, scenario in growing_scenarios():
+            path = Path(folder) / "scenario.json"
+            path.write_text(json.dumps(scenario))
+            kind = name.split(" of ")[0].split(" ", 1)[1]
+            seconds = min(speed_of(OURS, path)["seconds"] for _ in range(3))
+            first.setdefault(kind, seconds)
+            yield name, f"{seconds:.3f}", f"{seconds / first[kind]:.2f}"
+
+
+def growing_scenarios() -> Iterator[tuple[str, Scenario]]:
+    """1, 3 and 10 times the requests; 1, 2, 4 and 8 times the prompt."""
+    for num_requests in (1_000, 3_000, 10_000):
+        yield f"{num_requests:,} requests", shared_documents("full attention", num_requests)
+    for num_ids in (4, 8, 16, 32):
+        requests = [
+            {
+                "id": f"r{number}",
+                "arrive_step": number * 40,
+                "input_length": num_ids * 512,
+                "hash_ids": list(range(number * num_ids, (number + 1) * num_ids)),
+                "output": 64,
+            }
+            for number in range(400)
+        ]
+        limits = {"max_model_len": 32_768, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+        shape = {**SHAPES["gemma-3"], "num_blocks": 60_000}
+        yield f"400 prompts of {num_ids * 512:,} tokens", {**limits, **shape, "requests": requests}
+
+
+def million_rows() -> Iterator[Row]:
+    """A million synthetic requests: mean 1,000 in, 200 out, shared prefixes, 60 % load."""
+    yield "load", "wall s", "requests/s", "peak GiB"
+    yield ("---",) * 4
+    finished = run([*OURS[:1], "-m", "benchmarks.million"])
+    wall_s, peak_bytes = map(float, finished.stdout.split())
+    yield "1,000,000 synthetic requests", f"{wall_s:.0f}", f"{1e6 / wall_s:,.0f}", f"{peak_bytes / 2**30:.2f}"
+
+
+if __name__ == "__main__":
+    main()

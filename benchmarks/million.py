@@ -1,0 +1,34 @@
+"""Replay synthetic requests with shared prefixes on llama-3.1-8b; prints wall seconds and peak resident bytes.
+
+    python -m benchmarks.million [NUM_REQUESTS]
+"""
+
+import resource
+import sys
+import time
+
+from simulator import Scenario, simulate
+from workloads import Arrivals, Lengths, SharedPrefixes, Traffic, synthesize
+
+RATE_PER_S = 14.0
+"""About 60 % of what one H100 sustains at these lengths."""
+
+
+def main() -> None:
+    """Run it."""
+    num_requests = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    traffic = Traffic(
+        arrivals=Arrivals.poisson(RATE_PER_S),
+        prompts=Lengths.lognormal(500, cv=1.0, max_tokens=16_000),
+        outputs=Lengths.lognormal(200, cv=1.0, max_tokens=4_000),
+        prefixes=SharedPrefixes(num_prefixes=100, lengths=Lengths.lognormal(500, cv=0.5, max_tokens=4_000)),
+    )
+    started = time.perf_counter()
+    result = simulate(Scenario(model="llama-3.1-8b", gpu="h100-80gb"), synthesize(traffic, num_requests))
+    wall_s = time.perf_counter() - started
+    assert len(result.requests) == num_requests
+    print(wall_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+if __name__ == "__main__":
+    main()

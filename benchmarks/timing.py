@@ -1,0 +1,65 @@
+"""Run a command, and read what it says of itself: wall seconds, or the summary that a replay prints."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Finished", "run", "speed_of"]
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has run."""
+
+    wall_s: float
+    peak_bytes: int
+    """Largest resident set."""
+    stdout: str
+
+
+def run(command: list[str]) -> Finished:
+    """Run a command to its end. Raises RuntimeError with its last words if it fails."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    stdout, stderr = process.communicate()
+    wall_s = time.perf_counter() - started
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {stderr.strip().splitlines()[-1:]}")
+    return Finished(wall_s, _peak_bytes(), stdout)
+
+
+def _peak_bytes() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+def speed_of(command: list[str], scenario: Path) -> dict[str, Any]:
+    """The summary that `... speed SCENARIO` or `... --speed SCENARIO` prints last."""
+    summary: dict[str, Any] = json.loads(run([*command, str(scenario)]).stdout.splitlines()[-1])
+    return summary
+
+
+OURS = [sys.executable, "-m", "tests.conformance.replay", "--speed"]
+
+
+def kvplan() -> str:
+    """The installed command beside this interpreter."""
+    return str(Path(sys.executable).with_name("kvplan"))
+
+
+def machine() -> str:
+    """What runs the benchmark, in a line."""
+    model = "unknown processor"
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    return f"{model}, {os.cpu_count()} cores, Python {sys.version.split()[0]}"
