@@ -1,5 +1,6 @@
 """A progress bar for one run: simulated time, finished requests, speed and when it will end."""
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -31,7 +32,7 @@ class RunProgress:
             TimeRemainingColumn(),
             console=Console(stderr=True),
             transient=True,
-            disable=not shown,
+            disable=not (shown and sys.stderr.isatty()),
         )
         total = scenario.num_requests or self.trace.num_requests
         self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)

@@ -21,6 +21,8 @@ __all__ = ["Recorder"]
 
 CHUNK_ROWS = 1 << 15
 BATCHES_PER_SAMPLE = 64
+STEPS_PER_SAMPLE = 256
+"""The pool's bytes are looked up after so many batches or steps, whichever comes first."""
 
 REQUEST_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 REQUEST_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "priority")
@@ -92,6 +94,7 @@ class Recorder:
         """Requests that were preempted or stalled after a token: their next one is late."""
         self._num_planned = self._num_steps = self._num_ended = 0
         self._evictions_before = 0
+        self._next_sample = (0, 0)
 
     # A recorder is a `StepObserver`.
 
@@ -113,9 +116,11 @@ class Recorder:
             pool.num_evictions - self._evictions_before,
         )
         self._evictions_before = pool.num_evictions
-        is_sample = self._num_planned % BATCHES_PER_SAMPLE == 0
-        pool_bytes = self._pool_bytes.sample(scheduler) if is_sample else NO_BYTES
-        num_decodes = sum(request not in plan.prompt_done for request in resumed)
+        pool_bytes = NO_BYTES
+        if self._num_planned >= self._next_sample[0] or scheduler.step >= self._next_sample[1]:
+            pool_bytes = self._pool_bytes.sample(scheduler)
+            self._next_sample = (self._num_planned + BATCHES_PER_SAMPLE, scheduler.step + STEPS_PER_SAMPLE)
+        num_decodes = sum(request not in plan.prompt_done for request in resumed) if resumed else 0
         self._in_flight.append(_Planned(state, pool_bytes, resumed, num_decodes))
         self._num_planned += 1
 
@@ -204,7 +209,7 @@ class Recorder:
         return table.assign(status=names["status"], reason=names["reason"])
 
     def steps_table(self) -> pd.DataFrame:
-        """A row per batch; the pool's bytes are filled in every `BATCHES_PER_SAMPLE`th."""
+        """A row per batch; the pool's bytes are filled in some, about every `STEPS_PER_SAMPLE` steps."""
         return self._steps.table(STEP_COUNTS)
 
     def token_gaps_table(self) -> pd.DataFrame:

@@ -32,7 +32,7 @@ class Result:
     """A row per batch, in order of time: one step, or several equal ones.
 
     step (index of the first), num_steps, start_s, end_s. Sums over the row: prefill_tokens, num_preempted, evictions.
-    In each of its steps: num_prefills, num_decodes, running, waiting, held_blocks, cached_blocks (free, but they can
+    At its beginning: num_prefills, num_decodes, running, waiting, held_blocks, cached_blocks (free, but they can
     still be hit), free_blocks (all free ones, cached included). In sampled rows, and NaN in others: live_bytes (held
     tokens and states), empty_bytes (slots of held blocks without a token), padding_bytes (page padding and padding
     layers), cached_bytes, free_bytes (free and empty), null_bytes; the six add up to pool_bytes.

@@ -21,6 +21,9 @@ from simulator.waiting import FcfsQueue, PriorityQueue, WaitingQueue
 
 __all__ = ["Plan", "Scheduler", "SchedulerSettings"]
 
+MOST_PREEMPTIONS_IN_VAIN = 10_000
+"""A server whose pool is a little too small may preempt the same requests for ever; here one is rejected then."""
+
 
 class Scheduler:
     """Decides for one replica which requests compute how many tokens in each step.
@@ -44,6 +47,8 @@ class Scheduler:
         """If it is a list: (free blocks, running) after each further step of a run, for who wants every step."""
         self._in_flight: deque[Plan] = deque()
         self._next_order = 0
+        self._preemptions_in_vain = 0
+        """Preemptions since a request last ended."""
         self._prefilling: dict[int, Request] = {}
         self._decodes = Decodes(reaches)
         # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
@@ -193,7 +198,11 @@ class Scheduler:
         request.computed = 0
         request.num_preemptions += 1
         plan.preempted.append(request)
-        self.waiting.put_back(request)
+        self._preemptions_in_vain += 1
+        if self._preemptions_in_vain > MOST_PREEMPTIONS_IN_VAIN:
+            plan.rejected.append(request)
+        else:
+            self.waiting.put_back(request)
 
     def _take_back_chunk(self, plan: Plan, request: Request) -> int:
         """Tokens that a request in its prompt had got in this step."""
@@ -361,6 +370,8 @@ class Scheduler:
         if self._lag:
             self._cache_settled()
         ended = plan.finishing
+        if ended:
+            self._preemptions_in_vain = 0
         if len(ended) > 1:
             ended.sort(key=ORDER)
         for request in ended:

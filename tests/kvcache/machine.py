@@ -231,7 +231,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(num_steps=st.integers(1, 12))
     def run_on(self, num_steps: int) -> None:
         """Requests decode for some steps in which nobody looks: what only grows takes its blocks at the end."""
-        manager, model = self.manager, self.model
+        manager = self.manager
         run = [each for each in self.living if each.is_running and each.computed + num_steps <= len(each.tokens)]
         if not run or not self.call(manager.has_room_for_decodes, len(run), num_steps):
             return

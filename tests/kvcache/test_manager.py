@@ -135,7 +135,7 @@ def test_blocks_that_are_taken_at_the_end_of_a_run_are_those_that_each_step_woul
 
 
 def test_a_decode_only_grows_until_it_has_something_to_cache():
-    """The prompt's 40 tokens are common, so the third block is the first that nobody else could hit."""
+    """Its third block is one that others may hit as soon as token 48 fills it."""
     manager = manager_of(full())
     request = manager.new_request(PrefixKeys(hash_tokens(range(48), 16), serial=1), 40)
     manager.admit(request, 0, 40)
