@@ -19,6 +19,7 @@ class ChunkedLocalManager(SingleTypeManager):
     ) -> None:
         super().__init__(spec, groups, pool, policy, max_blocks)
         self.chunk = spec.chunk
+        self._hit_is_passed_over = False
 
     def first_needed_token(self, num_computed: int) -> int:
         """The first token of the next query's chunk."""
@@ -30,17 +31,20 @@ class ChunkedLocalManager(SingleTypeManager):
 
     def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
         """Everything before the current chunk for nothing, then the run of cached blocks within it."""
-        first = self.first_needed_token(max_tokens) // self.block_size
+        chunk_start = self.first_needed_token(max_tokens)
+        self._hit_is_passed_over = False
+        first = chunk_start // self.block_size
         last = max_tokens // self.block_size
-        return self.first_missing(keys, first, last) * self.block_size
+        if chunk_start % self.block_size == 0:
+            return self.first_missing(keys, first, last) * self.block_size
+        # A block that belongs to two chunks may be missing where the next ones are not: a request that
+        # resumed after it passed it over. And a hit that ends with what is passed over holds no block.
+        position = next(
+            (at for at in range(first, last) if not self.is_cached(self.block_keys(keys, at, at + 1)[0])), last
+        )
+        self._hit_is_passed_over = position * self.block_size < chunk_start
+        return position * self.block_size
 
     def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
-        """Ids of the cached blocks of the current chunk.
-
-        None where the hit ends in the block that a later chunk begins in: what lies before that
-        chunk was passed over, not looked up.
-        """
-        hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
-        if not all(map(self.is_cached, hit_keys)):
-            return []
-        return super().hit_blocks(keys, hit_tokens)
+        """Ids of the cached blocks of the current chunk, for the hit that `find_hit` found last."""
+        return [] if self._hit_is_passed_over else super().hit_blocks(keys, hit_tokens)
