@@ -1,8 +1,8 @@
 """`python -m benchmarks`: every figure once, as tables in Markdown.
 
-    python -m benchmarks                                      our own figures
-    python -m benchmarks --oracle-python PYTHON --oracle PATH  vLLM's scheduler too, in turn, with ratios
-    python -m benchmarks --mooncake TRACE.jsonl --azure TRACE.csv  with the public traces
+python -m benchmarks                                      our own figures
+python -m benchmarks --oracle-python PYTHON --oracle PATH  vLLM's scheduler too, in turn, with ratios
+python -m benchmarks --mooncake TRACE.jsonl --azure TRACE.csv  with the public traces
 """
 
 import argparse
@@ -32,8 +32,8 @@ def main() -> None:
     parts = {
         "scheduler": lambda: scheduler_rows(arguments),
         "commands": lambda: command_rows(arguments),
-        "growth": lambda: growth_rows(),
-        "million": lambda: million_rows(),
+        "growth": growth_rows,
+        "million": million_rows,
     }
     for name in arguments.only or ("scheduler", "commands", "growth"):
         for row in parts[name]():

@@ -1,6 +1,6 @@
 """Replay synthetic requests with shared prefixes on llama-3.1-8b; prints wall seconds and peak resident bytes.
 
-    python -m benchmarks.million [NUM_REQUESTS]
+python -m benchmarks.million [NUM_REQUESTS]
 """
 
 import resource

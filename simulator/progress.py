@@ -1,6 +1,5 @@
 """A progress bar for one run: simulated time, finished requests, speed and when it will end."""
 
-import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -23,6 +22,7 @@ class RunProgress:
         from simulator.engine import workload_of
 
         self.trace: Trace = workload_of(scenario)
+        console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -30,9 +30,9 @@ class RunProgress:
                 "{task.completed:,.0f} requests, {task.fields[simulated]} simulated, {task.fields[speed]:,.0f}/s"
             ),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
-            disable=not (shown and sys.stderr.isatty()),
+            disable=not (shown and console.is_terminal),
         )
         total = scenario.num_requests or self.trace.num_requests
         self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)

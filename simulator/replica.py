@@ -69,7 +69,7 @@ class Inbox:
             self._arrival = None
             return len(durations_s)
         # At equal times arrivals come before the step, so one that starts now is cut off too.
-        steps_done = int(np.searchsorted(ends_s, self._env.now - start_s)) + 1
+        steps_done = min(int(np.searchsorted(ends_s, self._env.now - start_s)) + 1, len(ends_s))
         yield self._env.timeout(max(0.0, start_s + float(ends_s[steps_done - 1]) - self._env.now))
         return steps_done
 
