@@ -151,21 +151,34 @@ class BlockPool:
         self._queue.append(run)
         self._num_queued += len(blocks)
 
-    def _drop_holders(self, keys: Sequence[int], blocks: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _drop_holders(self, keys: Sequence[int], blocks: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """Keys and blocks of those that nobody holds any more, after each lost a holder."""
         more = self._more_holders
+        # What is shared is most often a request's beginning, which is given back last.
+        end = len(blocks)
+        while end and blocks[end - 1] in more:
+            end -= 1
+            self._drop_holder(blocks[end])
+        keys, blocks = keys[:end], blocks[:end]
+        if more.keys().isdisjoint(blocks):
+            return keys, blocks
         free_keys: list[int] = []
         free_blocks: list[int] = []
         for key, block in zip(keys, blocks, strict=True):
-            num_more = more.get(block)
-            if num_more is None:
+            if block in more:
+                self._drop_holder(block)
+            else:
                 free_keys.append(key)
                 free_blocks.append(block)
-            elif num_more == 1:
-                del more[block]
-            else:
-                more[block] = num_more - 1
         return free_keys, free_blocks
+
+    def _drop_holder(self, block: int) -> None:
+        """Take a holder away from a block that has several."""
+        num_more = self._more_holders[block] - 1
+        if num_more:
+            self._more_holders[block] = num_more
+        else:
+            del self._more_holders[block]
 
     # Prefixes.
 

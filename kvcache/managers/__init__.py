@@ -41,12 +41,16 @@ def managers_for(
     groups: Sequence[KVCacheGroup], pool: BlockPool, policy: CachePolicy, max_model_len: int, max_in_flight_tokens: int
 ) -> tuple[SingleTypeManager, ...]:
     """One manager for each run of groups with the same spec, in the order of the groups."""
-    managers = []
+    managers: list[SingleTypeManager] = []
     first = 0
     for spec, members in groupby(groups, key=lambda group: group.spec):
         size = len(list(members))
-        manager = _MANAGER_OF_KIND[spec.kind]
         most_blocks = spec.max_blocks_per_request(max_model_len, max_in_flight_tokens)
-        managers.append(manager(spec, range(first, first + size), pool, policy, most_blocks))
+        managers.append(_MANAGER_OF_KIND[spec.kind](spec, range(first, first + size), pool, policy, most_blocks))
         first += size
+    # Full attention has by far the most keys: it comes first, for a group numbered 0 adds nothing to them.
+    first = 0
+    for manager in sorted(managers, key=lambda manager: manager.spec.type_key[0] != "full"):
+        manager.number_keys(range(first, first + manager.num_groups))
+        first += manager.num_groups
     return tuple(managers)

@@ -108,11 +108,19 @@ class SingleTypeManager(ABC):
         self.block_size = spec.block_size
         self.groups = groups
         self.num_groups = len(groups)
+        self.key_offsets = groups
+        """What is added to a prefix key for each group."""
+        self.is_first_alone = groups == range(1)
         self.pool = pool
         self.policy = policy
         self.max_blocks = max_blocks
         self.units_per_block = max(1, spec.block_size // policy.hash_unit)
         self.block_of = pool.block_of
+
+    def number_keys(self, offsets: range) -> None:
+        """Add these to the prefix keys, one for each group, instead of the groups' numbers."""
+        self.key_offsets = offsets
+        self.is_first_alone = offsets == range(1)
 
     # What differs by attention type.
 
@@ -145,11 +153,17 @@ class SingleTypeManager(ABC):
         units = self.units_per_block
         return keys[start:end] if units == 1 else keys[(start + 1) * units - 1 : end * units : units]
 
+    def group_keys(self, keys: Sequence[int]) -> Sequence[int]:
+        """Each key once for every group, position by position."""
+        if self.is_first_alone:
+            return keys
+        return [key + offset for key in keys for offset in self.key_offsets]
+
     def is_cached(self, key: int) -> bool:
         """Whether every group has a block for the key."""
         block_of = self.block_of
-        for group in self.groups:  # noqa: SIM110  asked very often: a generator would cost more
-            if key + group not in block_of:
+        for offset in self.key_offsets:  # noqa: SIM110  asked very often: a generator would cost more
+            if key + offset not in block_of:
                 return False
         return True
 
@@ -176,8 +190,7 @@ class SingleTypeManager(ABC):
     def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks that a hit of `hit_tokens` holds, in table order."""
         hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
-        block_of = self.block_of
-        return [block_of[key + group] for key in hit_keys for group in self.groups]
+        return list(map(self.block_of.__getitem__, self.group_keys(hit_keys)))
 
     # Counting.
 
@@ -287,7 +300,7 @@ class SingleTypeManager(ABC):
             for start, stop in reversed(hashed):
                 blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
                 blocks_back += blocks[::-1]
-        keys = [key + group for group in self.groups for key in keys_back]
+        keys = keys_back if self.is_first_alone else [key + offset for offset in self.key_offsets for key in keys_back]
         self.pool.put_hashed(keys, blocks_back)
 
     def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
@@ -313,7 +326,7 @@ class SingleTypeManager(ABC):
         keys = self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
         num_groups, offset = self.num_groups, (start - table.first_held) * self.num_groups
         ids = table.ids[offset : offset + (stop - start) * num_groups]
-        self.pool.hash_blocks([key + group for key in keys for group in self.groups], ids)
+        self.pool.hash_blocks(self.group_keys(keys), ids)
         table.mark_hashed(start, stop)
 
     # Time.
@@ -341,4 +354,4 @@ class SingleTypeManager(ABC):
         for index, block in enumerate(table.ids):
             position, nth = divmod(index, self.num_groups)
             key = keys.get(table.first_held + position)
-            yield None if key is None else key + self.groups[nth], block
+            yield None if key is None else key + self.key_offsets[nth], block

@@ -58,8 +58,8 @@ class FullAttentionManager(SingleTypeManager):
         tail = table.tail
         if tail is not None and tail < end:
             key = self._tail_key(table)
-            for nth, group in enumerate(self.groups):  # it is full now, and gets the key of a full block
-                self.pool.unhash_held(key + group, table.ids[tail * self.num_groups + nth])
+            for nth, offset in enumerate(self.key_offsets):  # it is full now, and gets the key of a full block
+                self.pool.unhash_held(key + offset, table.ids[tail * self.num_groups + nth])
             table.tail = None
             table.tail_is_done = True
         if end > table.num_cached:
@@ -80,7 +80,7 @@ class FullAttentionManager(SingleTypeManager):
             return
         key = self._tail_key(table)
         blocks = table.ids[position * self.num_groups : (position + 1) * self.num_groups]
-        self.pool.hash_blocks([key + group for group in self.groups], blocks)
+        self.pool.hash_blocks([key + offset for offset in self.key_offsets], blocks)
         table.tail = position
         table.mark_hashed(position, position + 1)
 

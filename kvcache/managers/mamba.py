@@ -161,12 +161,12 @@ class MambaAlignManager(MambaManager):
 
     def _release_states(self, table: StateTable, count: int) -> None:
         num_groups = self.num_groups
-        for nth, group in enumerate(self.groups):
+        for nth, offset in enumerate(self.key_offsets):
             blocks = table.ids[nth : count * num_groups : num_groups]
             states = list(zip(table.state_keys, blocks, strict=False))
             self.pool.put_unhashed([block for key, block in states if key is None])
             hashed = [(key, block) for key, block in reversed(states) if key is not None]
-            self.pool.put_hashed([key + group for key, _ in hashed], [block for _, block in hashed])
+            self.pool.put_hashed([key + offset for key, _ in hashed], [block for _, block in hashed])
         del table.ids[: count * num_groups], table.positions[:count], table.state_keys[:count]
         table.free_at = self.computed_when_unneeded(table.positions[0]) if table.positions else NEVER
 
@@ -186,7 +186,7 @@ class MambaAlignManager(MambaManager):
             if start <= position < stop:
                 (key,) = self.held_keys(table, position, position + 1)
                 blocks = table.ids[nth * self.num_groups : (nth + 1) * self.num_groups]
-                self.pool.hash_blocks([key + group for group in self.groups], blocks)
+                self.pool.hash_blocks([key + offset for offset in self.key_offsets], blocks)
                 table.state_keys[nth] = key
                 self._written_this_step.add(key)
 
@@ -196,7 +196,7 @@ class MambaAlignManager(MambaManager):
         for index, block in enumerate(table.ids):
             number, nth = divmod(index, self.num_groups)
             key = table.state_keys[number]
-            yield None if key is None else key + self.groups[nth], block
+            yield None if key is None else key + self.key_offsets[nth], block
 
 
 def mamba_manager(

@@ -54,7 +54,7 @@ CONFIGURATIONS = {
         Configuration("long-blocks", (HALF, SLIDING, SLIDING), 50),
         Configuration("long-windows-dense", (sliding(10, 4, head_size_v=0), FULL), 40, settings=DENSE),
         Configuration("latent", (MLASpec(block_size=4, head_size=2), FULL, SLIDING), 64),
-        Configuration("blocks-of-one-token", (sliding(4, 1), full(1)), 70, max_model_len=40, settings=DENSE),
+        Configuration("blocks-of-one-token", (sliding(4, 1), full(1)), 80, max_model_len=40, settings=DENSE),
         Configuration("no-cache", (SLIDING, SLIDING, FULL), 60, settings=NO_CACHE),
         Configuration("no-cache-three-types", (ONE_STATE, SLIDING, FULL), 45, settings=NO_CACHE),
         Configuration("watermark", (SLIDING, FULL), 50, settings=LEAVES_A_FIFTH),
