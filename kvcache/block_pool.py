@@ -50,6 +50,8 @@ class BlockPool:
         self.block_of: dict[int, int] = {}
         """Key to block: what can be hit. Of equal copies the one that was hashed first."""
         self.num_evictions = 0
+        self.num_shared_hashings = 0
+        """How often blocks were hashed that more than one request may hit: until the next time, hits only shrink."""
         self._unhashed = list(range(num_blocks - 1, 0, -1))
         self._queue: deque[_Run] = deque()
         self._num_queued = 0
@@ -185,6 +187,8 @@ class BlockPool:
     def hash_blocks(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
         """Let each key find its block from now on; where it found one already, the new one is a copy."""
         block_of = self.block_of
+        if keys[0] >= 0:
+            self.num_shared_hashings += 1
         if block_of.keys().isdisjoint(keys):
             block_of.update(zip(keys, blocks, strict=True))
             return

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcache.block_pool import BlockPool
-from kvcache.coordinator import PrefixHit, coordinator_for
+from kvcache.coordinator import coordinator_for
 from kvcache.errors import KVCacheError
 from kvcache.grouping import KVCacheGroup
 from kvcache.hashing import PrefixKeys
@@ -35,7 +35,7 @@ class CacheSettings:
 class RequestBlocks:
     """What the manager knows of one request: its prefix keys and its block tables."""
 
-    __slots__ = ("cache_at", "junction", "keys", "prompt_tokens", "tables")
+    __slots__ = ("cache_at", "hit_tokens", "hit_version", "junction", "keys", "prompt_tokens", "tables")
 
     def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: tuple[BlockTable, ...]) -> None:
         self.keys = keys
@@ -43,6 +43,9 @@ class RequestBlocks:
         self.tables = tables
         self.junction = 0
         """Tokens after which other requests were seen to part from this one; 0 if none were."""
+        self.hit_tokens = 0
+        """The hit found last, when the pool had hashed for the `hit_version`th time."""
+        self.hit_version = -1
         self.cache_at = 0
         """Tokens that must be there before caching has something to do."""
 
@@ -109,8 +112,12 @@ class KVCacheManager:
         if not self.coordinator.caches:
             return 0
         max_tokens = num_tokens - 1
-        hit: PrefixHit = self.coordinator.find_hit(blocks.keys.first(max_tokens // self.hash_unit), max_tokens)
+        # While it waits it asks again and again. Its hit can only have shrunk unless something was hashed
+        # that it might share.
+        bound = blocks.hit_tokens if blocks.hit_version == self.pool.num_shared_hashings else max_tokens
+        hit = self.coordinator.find_hit(blocks.keys.first(max_tokens // self.hash_unit), max_tokens, bound)
         blocks.junction = hit.junction
+        blocks.hit_tokens, blocks.hit_version = hit.num_tokens, self.pool.num_shared_hashings
         return hit.num_tokens
 
     def can_read(self, blocks: RequestBlocks, hit_tokens: int) -> bool:
@@ -250,6 +257,7 @@ class KVCacheManager:
         for table in blocks.tables:
             table.manager.free(table, num_tokens)
         blocks.junction = 0
+        blocks.hit_version = -1
 
     # Looking in.
 

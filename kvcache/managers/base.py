@@ -262,8 +262,8 @@ class SingleTypeManager(ABC):
         end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
         first = table.first_held
         if end > first:
-            if end == first + 1 and not (table.hashed and table.hashed[-1][1] > first):
-                self.pool.put_unhashed(table.ids[: self.num_groups])  # a decode's common case
+            if end == first + 1:  # a decode's common case
+                self._release_first(table)
             else:
                 self._release(table, end)
             del table.ids[: (end - table.first_held) * self.num_groups]
@@ -281,6 +281,18 @@ class SingleTypeManager(ABC):
         table.hashed = []
         table.first_held = table.num_slots = table.num_cached = 0
         table.free_at = NEVER
+
+    def _release_first(self, table: BlockTable) -> None:
+        """Give back the first block that is held."""
+        first, blocks = table.first_held, table.ids[: self.num_groups]
+        if not table.hashed or table.hashed[-1][1] <= first:
+            self.pool.put_unhashed(blocks)
+            return
+        hashed, _ = table.split(first, first + 1)
+        if hashed:
+            self.pool.put_hashed(self.group_keys(self.held_keys(table, first, first + 1)), blocks)
+        else:
+            self.pool.put_unhashed(blocks)
 
     def _release(self, table: BlockTable, end: int) -> None:
         """Give back the blocks before position `end`, the last first, one group after the other."""
