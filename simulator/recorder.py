@@ -73,9 +73,9 @@ class _Planned(NamedTuple):
 
     state: tuple[float, ...]
     pool_bytes: tuple[float, ...]
-    resumed: list[Request]
-    """Late requests that get their next token from this batch."""
-    num_resumed_decodes: int
+    late_since_s: list[float]
+    """For each late request that gets its next token from this batch, when its last one came."""
+    num_late_decodes: int
 
 
 class Recorder:
@@ -90,8 +90,8 @@ class Recorder:
         self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS))
         self._gaps = _Rows(("gap_s",))
         self._in_flight: deque[_Planned] = deque()
-        self._late: dict[str, Request] = {}
-        """Requests that were preempted or stalled after a token: their next one is late."""
+        self._late: dict[str, tuple[Request, float | None]] = {}
+        """Requests that were preempted or stalled after a token, and when it came; None: it is still in flight."""
         self._num_planned = self._num_steps = self._num_ended = 0
         self._evictions_before = 0
         self._next_sample = (0, 0)
@@ -103,9 +103,10 @@ class Recorder:
         plan, pool = scheduler.plan, scheduler.manager.pool
         for request in plan.rejected:
             self.rejected(request, "its tokens need more blocks than the pool has")
-        resumed: list[Request] = []
+        late_since_s: list[float] = []
+        num_late_decodes = 0
         if self._late or plan.preempted or plan.stalled:
-            resumed = self._note_late(plan, None if self._in_flight else start_s)
+            late_since_s, num_late_decodes = self._note_late(plan, None if self._in_flight else start_s)
         state = (
             len(scheduler.running),
             len(scheduler.waiting),
@@ -120,8 +121,7 @@ class Recorder:
         if self._num_planned >= self._next_sample[0] or scheduler.step >= self._next_sample[1]:
             pool_bytes = self._pool_bytes.sample(scheduler)
             self._next_sample = (self._num_planned + BATCHES_PER_SAMPLE, scheduler.step + STEPS_PER_SAMPLE)
-        num_decodes = sum(request not in plan.prompt_done for request in resumed) if resumed else 0
-        self._in_flight.append(_Planned(state, pool_bytes, resumed, num_decodes))
+        self._in_flight.append(_Planned(state, pool_bytes, late_since_s, num_late_decodes))
         self._num_planned += 1
 
     def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
@@ -129,10 +129,13 @@ class Recorder:
         num_steps = len(durations_s)
         end_s = start_s + float(durations_s.sum() if num_steps > 1 else durations_s[0])
         planned = self._in_flight.popleft()
-        if self._late:
-            self._close_gaps(planned, end_s)
+        for since_s in planned.late_since_s:
+            self._gaps.append((end_s - since_s,))
+        for name, (request, last_s) in self._late.items():
+            if last_s is None:  # its last token came with this batch
+                self._late[name] = (request, end_s)
         chunks = batch.prefill_chunks
-        work = (batch.num_prefill_tokens if chunks else 0, len(chunks), batch.num_decodes - planned.num_resumed_decodes)
+        work = (batch.num_prefill_tokens if chunks else 0, len(chunks), batch.num_decodes - planned.num_late_decodes)
         row = (start_s, end_s, self._num_steps, num_steps, *work, *planned.state, *planned.pool_bytes)
         self._steps.append(row)
         self._num_steps += num_steps
@@ -144,33 +147,25 @@ class Recorder:
 
     # Late tokens.
 
-    def _note_late(self, plan: Plan, last_token_s: float | None) -> list[Request]:
-        """Add who misses the planned step to the late ones; gives back who is not late any more after it.
+    def _note_late(self, plan: Plan, last_token_s: float | None) -> tuple[list[float], int]:
+        """Who misses the planned step is late from now on; who is late and gets a token from it is not any more.
 
-        Their last token came at `last_token_s`, or comes with the batch in flight if that is None.
+        Gives back since when those were late, and how many of them decode. The last token of who misses
+        the step came at `last_token_s`, or comes with the batch in flight if that is None.
         """
         missing = {request.request_id: request for request in (*plan.preempted, *plan.stalled)}
-        resumed = [
-            request
-            for name, request in self._late.items()
-            if name not in missing and (request.is_decoding or request in plan.finishing)
-        ]
+        late_since_s: list[float] = []
+        num_decodes = 0
+        for name, (request, since_s) in list(self._late.items()):
+            if name not in missing and since_s is not None and (request.is_decoding or request in plan.finishing):
+                late_since_s.append(since_s)
+                num_decodes += request not in plan.prompt_done
+                del self._late[name]
         for name, request in missing.items():
             had_token = request.first_token_s is not None or request.known_tokens > request.prompt_tokens
             if had_token and name not in self._late:
-                request.last_token_s = last_token_s
-                self._late[name] = request
-        return resumed
-
-    def _close_gaps(self, planned: _Planned, now_s: float) -> None:
-        for request in planned.resumed:
-            if request.last_token_s is not None:
-                self._gaps.append((now_s - request.last_token_s,))
-            request.last_token_s = None
-            self._late.pop(request.request_id, None)
-        for request in self._late.values():
-            if request.last_token_s is None:  # its last token came with this batch
-                request.last_token_s = now_s
+                self._late[name] = (request, last_token_s)
+        return late_since_s, num_decodes
 
     # Requests.
 

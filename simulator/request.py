@@ -26,7 +26,6 @@ class Request:
         "is_decoding",
         "is_running",
         "known_tokens",
-        "last_token_s",
         "missed_step",
         "num_preemptions",
         "order",
@@ -75,8 +74,6 @@ class Request:
         # What happened.
         self.first_scheduled_s: float | None = None
         self.first_token_s: float | None = None
-        self.last_token_s: float | None = None
-        """When its last token came; kept only while it misses steps."""
         self.finish_s: float | None = None
         self.cached_tokens = 0
         """Tokens of the prefix hit at its first admission."""
