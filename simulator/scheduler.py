@@ -65,7 +65,9 @@ class Scheduler:
 
     def schedule(self, now_s: float) -> Batch | None:
         """What the next step computes; None if no request is there."""
-        self.plan = plan = Plan()
+        plan = Plan()
+        plan.must_replan = bool(self.plan.stalled)  # their tokens are late, so this step is not like the next ones
+        self.plan = plan
         if not self.running and not self.waiting:
             return None
         self.manager.new_step()
@@ -245,7 +247,7 @@ class Scheduler:
                 self._plan_chunk(plan, request, num_new)
                 left -= num_new
             elif self.running or not self.manager.can_read(request.blocks, hit_tokens):
-                plan.must_replan = not self.manager.can_read(request.blocks, hit_tokens)
+                plan.must_replan |= not self.manager.can_read(request.blocks, hit_tokens)
                 return
             else:
                 plan.rejected.append(self.waiting.pop())
