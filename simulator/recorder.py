@@ -162,8 +162,9 @@ class Recorder:
                 num_decodes += request not in plan.prompt_done
                 del self._late[name]
         for name, request in missing.items():
-            had_token = request.first_token_s is not None or request.known_tokens > request.prompt_tokens
-            if had_token and name not in self._late:
+            # Of one that was preempted in its prompt there is no token to be late after.
+            has_token = request in plan.stalled or request.known_tokens > request.prompt_tokens
+            if has_token and name not in self._late:
                 self._late[name] = (request, last_token_s)
         return late_since_s, num_decodes
 

@@ -71,13 +71,17 @@ def hash_positions(manager: KVCacheManager, request: RequestBlocks, positions: I
     Blocks are one hash unit long.
     """
     positions = list(positions)
-    keys = request.keys.first(max(positions) + 1)
-    manager.pool.hash_blocks([keys[position] + group for position in positions], manager.pool.take(len(positions)))
+    keys, offset = request.keys.first(max(positions) + 1), key_offsets(manager)[group]
+    manager.pool.hash_blocks([keys[position] + offset for position in positions], manager.pool.take(len(positions)))
 
 
 def cached_positions(manager: KVCacheManager, tokens: Sequence[int]) -> list[list[int]]:
     """For each group, the positions of these tokens whose blocks can be hit. Blocks are one hash unit long."""
-    num_positions = len(tokens) // manager.hash_unit
-    keys = request_of(manager, tokens).keys.first(num_positions)
-    groups = range(len(manager.layout.groups))
-    return [[nth for nth in range(num_positions) if keys[nth] + group in manager.pool.block_of] for group in groups]
+    keys = request_of(manager, tokens).keys.first(len(tokens) // manager.hash_unit)
+    found = manager.pool.block_of
+    return [[nth for nth, key in enumerate(keys) if key + offset in found] for offset in key_offsets(manager)]
+
+
+def key_offsets(manager: KVCacheManager) -> list[int]:
+    """For each group, what makes its keys differ from those of the others."""
+    return [offset for each in manager.managers for offset in each.key_offsets]

@@ -127,7 +127,7 @@ def the_last_chunk_is_never_cached(original):
 
 
 def only_the_last_group(original):
-    return lambda self, key: key + self.groups[-1] in self.block_of
+    return lambda self, key: key + self.key_offsets[-1] in self.block_of
 
 
 PLANTED_BUGS = {
