@@ -1,5 +1,6 @@
 """What bounds a plan, and the plan itself: which requests compute how many tokens in one step."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from simulator.request import Request
@@ -61,3 +62,28 @@ class Plan:
         """Running requests behind this order get nothing, because one before them ended the round."""
         self.must_replan = False
         """The next step can differ though nothing is due."""
+
+    def add_chunk(self, request: Request, num_new: int) -> None:
+        """A request computes so many more tokens of its prompt."""
+        self.chunks.append((request, num_new))
+        self.chunk_tokens += num_new
+
+    def take_back_chunk(self, request: Request) -> int:
+        """A request is preempted: gives back the tokens that it had got."""
+        for chunk in self.chunks:
+            if chunk[0] is request:
+                self.chunks.remove(chunk)
+                self.chunk_tokens -= chunk[1]
+                return chunk[1]
+        return 0
+
+    def tokens(self, running: Iterable[Request]) -> Iterator[tuple[str, int]]:
+        """(request id, tokens) of all running requests that get some, in order of service."""
+        num_tokens = {request.order: num_new for request, num_new in self.chunks}
+        for request in self.finishing:
+            num_tokens.setdefault(request.order, 1)
+        for request in self.stalled:
+            num_tokens[request.order] = 0
+        for request in running:
+            if count := num_tokens.get(request.order, int(request.is_decoding)):
+                yield request.request_id, count

@@ -138,7 +138,7 @@ class Scheduler:
             if not self._preempt_for(plan, request):
                 return
         self.manager.cache(request.blocks, start + num_new)
-        self._plan_chunk(plan, request, num_new)
+        plan.add_chunk(request, num_new)
 
     def _num_in_flight(self, request: Request) -> int:
         """Tokens of a running request that the step before this one computes, if that is not settled yet."""
@@ -152,10 +152,6 @@ class Scheduler:
     def _cache_lag(self, request: Request) -> int:
         """By how many tokens caching is behind a decode: only settled tokens are hashed."""
         return 0 if request.missed_step == self.step - 1 else self._lag
-
-    def _plan_chunk(self, plan: Plan, request: Request, num_new: int) -> None:
-        plan.chunks.append((request, num_new))
-        plan.chunk_tokens += num_new
 
     def _end_at_state(self, request: Request, start: int, num_new: int) -> int:
         block = self.settings.state_block
@@ -190,7 +186,7 @@ class Scheduler:
             if request in plan.finishing:
                 plan.finishing.remove(request)
         elif request.order in self._prefilling:
-            num_cached = request.computed + self._take_back_chunk(plan, request)
+            num_cached = request.computed + plan.take_back_chunk(request)
             del self._prefilling[request.order]
         else:  # its last token is still being computed, and will end it
             num_cached = request.computed - (request.chunk_step != self.step - 1)
@@ -205,15 +201,6 @@ class Scheduler:
             plan.rejected.append(request)
         else:
             self.waiting.put_back(request)
-
-    def _take_back_chunk(self, plan: Plan, request: Request) -> int:
-        """Tokens that a request in its prompt had got in this step."""
-        for chunk in plan.chunks:
-            if chunk[0] is request:
-                plan.chunks.remove(chunk)
-                plan.chunk_tokens -= chunk[1]
-                return chunk[1]
-        return 0
 
     def _find_stalled(self, plan: Plan) -> None:
         """The decodes that the token budget does not reach, or that stand behind the end of the round."""
@@ -244,7 +231,7 @@ class Scheduler:
             if num_new and self._admit(request, hit_tokens, num_new):
                 self.waiting.pop()
                 self._start(request, hit_tokens, now_s)
-                self._plan_chunk(plan, request, num_new)
+                plan.add_chunk(request, num_new)
                 left -= num_new
             elif self.running or not self.manager.can_read(request.blocks, hit_tokens):
                 plan.must_replan |= not self.manager.can_read(request.blocks, hit_tokens)
@@ -403,12 +390,4 @@ class Scheduler:
 
     def scheduled_tokens(self) -> Iterator[tuple[str, int]]:
         """(request id, tokens) of all requests in the step planned last, in order of service."""
-        plan = self.plan
-        num_tokens = {request.order: num_new for request, num_new in plan.chunks}
-        for request in plan.finishing:
-            num_tokens.setdefault(request.order, 1)
-        for request in plan.stalled:
-            num_tokens[request.order] = 0
-        for order, request in self.running.items():
-            if count := num_tokens.get(order, int(request.is_decoding)):
-                yield request.request_id, count
+        return self.plan.tokens(self.running.values())
