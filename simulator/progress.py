@@ -1,6 +1,7 @@
 """A progress bar for one run: simulated time, finished requests, speed and when it will end."""
 
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -34,7 +35,7 @@ class RunProgress:
             transient=True,
             disable=not (shown and console.is_terminal),
         )
-        total = scenario.num_requests or self.trace.num_requests
+        total = scenario.num_requests or self.trace.num_requests or _num_lines(scenario.trace)
         self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)
         self._started = self._last = time.monotonic()
 
@@ -55,6 +56,14 @@ class RunProgress:
         self._last = now
         speed = num_ended / (now - self._started)
         self._progress.update(self._task, completed=num_ended, simulated=_duration(now_s), speed=speed)
+
+
+def _num_lines(file: Path | None) -> int | None:
+    """About how many requests a plain trace file has, to estimate the end; None where that would take reading it."""
+    if file is None or file.suffix == ".gz":
+        return None
+    with file.open("rb") as chunks:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: chunks.read(1 << 20), b""))
 
 
 def _duration(seconds: float) -> str:

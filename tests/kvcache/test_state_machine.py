@@ -143,7 +143,7 @@ PLANTED_BUGS = {
     "a window of one block less is a hit": (SlidingWindowManager, "__init__", needs_one_block_less, "sliding"),
     "a hit goes beyond the first miss": (FullAttentionManager, "find_hit", goes_beyond_the_first_miss, "full"),
     "a hit is sought in one group only": (SingleTypeManager, "is_cached", only_the_last_group, "many-groups"),
-    "a state is read in the step that writes it": (MambaManager, "may_take_hit", says(True), "mamba-align"),
+    "a state is read in the step that writes it": (MambaManager, "may_take_hit", says(True), "mamba-align-dense-tight"),
     "the end of a prompt is never cached": (
         KVCacheManager,
         "cache",

@@ -98,17 +98,20 @@ def token_times(log: Log) -> tuple[float, float]:
     )
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["synchronous", "asynchronous"])
 @pytest.mark.parametrize("name", LAYERS)
 @settings(max_examples=25)
-@given(requests=traffic, num_blocks=st.integers(40, 60), budget=st.sampled_from([7, 16, 64]), policy=POLICIES)
-def test_every_token_but_the_first_has_its_gap(name, requests, num_blocks, budget, policy):
+@given(requests=traffic, num_blocks=st.integers(40, 60), budget=st.sampled_from([5, 16, 64]), policy=POLICIES)
+def test_every_token_but_the_first_has_its_gap(name, async_scheduling, requests, num_blocks, budget, policy):
     """Also of requests that were preempted, or that the token budget did not reach."""
     log = run(
         requests,
         layers=LAYERS[name],
         num_blocks=num_blocks,
         max_num_batched_tokens=budget,
+        max_num_seqs=5,
         scheduling_policy=policy,
+        async_scheduling=async_scheduling,
     )
     assert gaps_of(log) == token_times(log)
 
