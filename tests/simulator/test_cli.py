@@ -207,7 +207,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(kvplan, trace, tmp_path, a
     before = all_files(tmp_path)
     refused = kvplan(*arguments)
     assert (refused.code, refused.out, all_files(tmp_path)) == (2, "", before)
-    (line,) = refused.err.strip().splitlines()
+    (line,) = refused.err.splitlines()
     assert line.startswith("kvplan: ")
     assert said in line
 
@@ -225,4 +225,4 @@ def test_the_installed_command_says_no_without_a_traceback(tmp_path):
     program = [sys.executable, "-c", "from simulator.cli import main; main()", "simulate", "llama-9"]
     refused = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.strip().startswith("kvplan: unknown model")
+    assert refused.stderr.startswith('kvplan: unknown model "llama-9"')
