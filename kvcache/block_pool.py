@@ -83,6 +83,8 @@ class BlockPool:
     def take(self, num_blocks: int) -> list[int]:
         """The next `num_blocks` free blocks in the order of reuse; hashed ones lose their hash."""
         unhashed = self._unhashed
+        if not num_blocks:
+            return []
         if len(unhashed) >= num_blocks:
             taken = unhashed[-num_blocks:]
             del unhashed[-num_blocks:]
@@ -197,10 +199,6 @@ class BlockPool:
             first = block_of.setdefault(key, block)
             if first != block:
                 copies.setdefault(key, [first]).append(block)
-
-    def unhash_held(self, key: int, block: int) -> None:
-        """Let a key no longer find a block that is held."""
-        self._forget([key], [block])
 
     def touch(self, blocks: Iterable[int]) -> None:
         """Add a holder to each hashed block; free ones leave the queue."""

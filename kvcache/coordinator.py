@@ -72,14 +72,16 @@ class HybridCoordinator:
     def find_hit(self, keys: Sequence[int], max_tokens: int, known_bound: int) -> PrefixHit:
         """Shorten the candidate by each type in turn until all accept it.
 
-        It is known already that they do not agree on more than `known_bound` tokens.
+        It is known already that they do not agree on more than `known_bound` tokens. What one type has
+        beyond that still counts for the junction, so the bound helps only behind full attention.
         """
         longest = 0
         candidate = max_tokens
         for manager in self._full:
             candidate = manager.find_hit(keys, candidate)
             longest = max(longest, candidate)
-        candidate = min(candidate, known_bound)
+        if self._full:
+            candidate = min(candidate, known_bound)
         one_round = len(self._full) == 1 and len(self._others) == 1
         while True:
             before = candidate

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
 
-from kvcache.errors import KVCacheError, PoolTooSmallError
+from kvcache.errors import PoolTooSmallError
 from kvcache.grouping import KVCacheGroup
 
 __all__ = ["KVCacheLayout", "block_sizes", "plan_layout"]
@@ -123,12 +123,3 @@ def block_sizes(groups: Sequence[KVCacheGroup], block_size: int, enable_prefix_c
     if not enable_prefix_caching or any(getattr(group.spec, "cache_mode", "align") != "align" for group in groups):
         return common, common
     return common, gcd(*sizes)
-
-
-def check_block_sizes(groups: Sequence[KVCacheGroup], scheduler_block: int, hash_unit: int, caching: bool) -> None:
-    """Raise KVCacheError where these block sizes do not fit together."""
-    for group in groups:
-        if scheduler_block % group.spec.block_size:
-            raise KVCacheError(f"a block of {group.spec.block_size} tokens does not divide one of {scheduler_block}")
-        if caching and group.spec.block_size % hash_unit:
-            raise KVCacheError(f"hash unit {hash_unit} does not divide a block of {group.spec.block_size} tokens")

@@ -19,6 +19,8 @@ from kvcache.specs import cdiv
 
 __all__ = ["CacheSettings", "KVCacheManager", "RequestBlocks"]
 
+NEVER_ASKED = (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings:
@@ -35,7 +37,7 @@ class CacheSettings:
 class RequestBlocks:
     """What the manager knows of one request: its prefix keys and its block tables."""
 
-    __slots__ = ("cache_at", "hit_tokens", "hit_version", "junction", "keys", "prompt_tokens", "tables")
+    __slots__ = ("cache_at", "hit_asked", "hit_tokens", "junction", "keys", "prompt_tokens", "tables")
 
     def __init__(self, keys: PrefixKeys, prompt_tokens: int, tables: tuple[BlockTable, ...]) -> None:
         self.keys = keys
@@ -44,8 +46,9 @@ class RequestBlocks:
         self.junction = 0
         """Tokens after which other requests were seen to part from this one; 0 if none were."""
         self.hit_tokens = 0
-        """The hit found last, when the pool had hashed for the `hit_version`th time."""
-        self.hit_version = -1
+        """The hit found last."""
+        self.hit_asked = NEVER_ASKED
+        """For how many tokens it was asked, and how often the pool had hashed something shared by then."""
         self.cache_at = 0
         """Tokens that must be there before caching has something to do."""
 
@@ -114,10 +117,11 @@ class KVCacheManager:
         max_tokens = num_tokens - 1
         # While it waits it asks again and again. Its hit can only have shrunk unless something was hashed
         # that it might share.
-        bound = blocks.hit_tokens if blocks.hit_version == self.pool.num_shared_hashings else max_tokens
+        asked = (num_tokens, self.pool.num_shared_hashings)
+        bound = blocks.hit_tokens if blocks.hit_asked == asked else max_tokens
         hit = self.coordinator.find_hit(blocks.keys.first(max_tokens // self.hash_unit), max_tokens, bound)
         blocks.junction = hit.junction
-        blocks.hit_tokens, blocks.hit_version = hit.num_tokens, self.pool.num_shared_hashings
+        blocks.hit_tokens, blocks.hit_asked = hit.num_tokens, asked
         return hit.num_tokens
 
     def can_read(self, blocks: RequestBlocks, hit_tokens: int) -> bool:
@@ -257,7 +261,7 @@ class KVCacheManager:
         for table in blocks.tables:
             table.manager.free(table, num_tokens)
         blocks.junction = 0
-        blocks.hit_version = -1
+        blocks.hit_asked = NEVER_ASKED
 
     # Looking in.
 

@@ -83,15 +83,21 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
 
 
 def _simulate(settings: dict[str, Any], out: Path | None, *, as_json: bool, no_report: bool) -> None:
+    from simulator.deployment import deploy
     from simulator.engine import simulate as run
     from simulator.progress import RunProgress
-    from simulator.run_folder import default_folder, write_run
-    from simulator.scenario import Scenario
+    from simulator.run_folder import default_folder, make_folder, write_run
+    from simulator.scenario import Scenario, ScenarioError
 
+    if out is not None and not out.name:
+        raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
     scenario = Scenario(**settings)
+    folder = out or default_folder(scenario)
+    deploy(scenario)  # mistakes come first: nothing is made for a run that cannot be
+    make_folder(folder)
     with RunProgress(scenario, shown=not as_json) as progress:
         result = run(scenario, progress.trace, progress.update)
-    folder = write_run(result, out or default_folder(scenario), with_report=not no_report)
+    write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return

@@ -14,7 +14,7 @@ from models_configs import Model, find_model
 from simulator.hardware import Gpu, find_gpu
 from simulator.latency import ConstantStepTimes, Roofline, StepTimes
 from simulator.memory import MemoryOptions, kv_budget_bytes
-from simulator.scenario import GIB, Scenario, ScenarioError
+from simulator.scenario import GIB, MOST_BLOCKS, Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 
 __all__ = ["Deployment", "deploy"]
@@ -110,6 +110,10 @@ def deploy(scenario: Scenario) -> Deployment:
         max_model_len=limits.max_model_len,
         max_in_flight_tokens=limits.max_num_batched_tokens * (1 + scenario.async_scheduling),
     )
+    if layout.num_blocks > MOST_BLOCKS:
+        raise ScenarioError(
+            f"--kv-cache-memory-bytes: gives {layout.num_blocks:,} blocks, {MOST_BLOCKS:,} are too many"
+        )
     keeps_states = any(getattr(group.spec, "cache_mode", None) == "align" for group in groups)
     cache_settings = CacheSettings(
         block_size=block_size,
@@ -124,23 +128,24 @@ def deploy(scenario: Scenario) -> Deployment:
 def _limits(scenario: Scenario, model: Model, gpu: Gpu | None) -> SchedulerSettings:
     """Scheduler limits; what is not stated follows from the GPU's memory, as in vLLM's server."""
     max_tokens, max_seqs = _default_limits(gpu)
-    settings = SchedulerSettings(
-        max_model_len=scenario.max_model_len or model.max_model_len,
-        max_num_seqs=scenario.max_num_seqs or max_seqs,
-        max_num_batched_tokens=scenario.max_num_batched_tokens or max_tokens,
+    max_model_len = scenario.max_model_len or model.max_model_len
+    if max_model_len > model.max_model_len:
+        raise ScenarioError(f"--max-model-len: {model.name} has at most {model.max_model_len}, got {max_model_len}")
+    max_seqs = scenario.max_num_seqs or max_seqs
+    max_tokens = scenario.max_num_batched_tokens or min(max_tokens, max_seqs * max_model_len)
+    if scenario.max_num_seqs is None:
+        max_seqs = min(max_seqs, max_tokens)
+    if max_tokens < max_seqs:
+        raise ScenarioError(f"--max-num-batched-tokens: must be at least --max-num-seqs {max_seqs}, got {max_tokens}")
+    return SchedulerSettings(
+        max_model_len=max_model_len,
+        max_num_seqs=max_seqs,
+        max_num_batched_tokens=max_tokens,
         long_prefill_token_threshold=scenario.long_prefill_token_threshold,
         scheduling_policy=scenario.scheduling_policy,
         reserve_full_isl=scenario.scheduler_reserve_full_isl,
         async_scheduling=scenario.async_scheduling,
     )
-    if settings.max_num_batched_tokens < settings.max_num_seqs and scenario.max_num_batched_tokens:
-        if scenario.max_num_seqs:
-            raise ScenarioError(
-                f"--max-num-batched-tokens: must be at least --max-num-seqs {settings.max_num_seqs},"
-                f" got {settings.max_num_batched_tokens}"
-            )
-        return replace(settings, max_num_seqs=settings.max_num_batched_tokens)
-    return settings
 
 
 def _default_limits(gpu: Gpu | None) -> tuple[int, int]:
@@ -156,6 +161,11 @@ def _default_limits(gpu: Gpu | None) -> tuple[int, int]:
 
 def _groups(scenario: Scenario, model: Model, max_model_len: int) -> tuple[int, list[KVCacheGroup]]:
     """(tokens in a block, KV cache groups) of the model on one rank."""
+    if not model.can_split(scenario.tensor_parallel_size):
+        raise ScenarioError(
+            f"--tensor-parallel-size: the heads or channels of {model.name} cannot be split evenly,"
+            f" got {scenario.tensor_parallel_size}"
+        )
     specs = model.kv_cache_specs(
         block_size=scenario.block_size,
         tensor_parallel=scenario.tensor_parallel_size,

@@ -65,6 +65,9 @@ def workload_of(scenario: Scenario) -> Trace:
     """The trace that a scenario names, or the embedded one, reshaped as asked."""
     if scenario.request_rate is not None:
         return _steady_requests(scenario, scenario.request_rate)
+    for flag, length in (("--input-len", scenario.input_len), ("--output-len", scenario.output_len)):
+        if length is not None:
+            raise ScenarioError(f"{flag}: goes with --request-rate only")
     trace = conversation_demo(scenario.seed) if scenario.trace is None else read_trace(scenario.trace)
     if scenario.num_requests is not None:
         trace = slice_rows(trace, 0, scenario.num_requests)
@@ -76,13 +79,18 @@ def workload_of(scenario: Scenario) -> Trace:
 def _steady_requests(scenario: Scenario, rate_per_s: float) -> Trace:
     if scenario.trace is not None:
         raise ScenarioError("--request-rate: makes requests up, so it does not go with --trace")
+    if scenario.spread_ticks:
+        raise ScenarioError("--spread-ticks: there are no ticks in the arrivals of --request-rate")
     if scenario.input_len is None or scenario.output_len is None:
         raise ScenarioError("--request-rate: needs --input-len and --output-len beside it")
-    traffic = Traffic(
-        arrivals=Arrivals.poisson(rate_per_s * scenario.rate_scale),
-        prompts=Lengths.fixed(scenario.input_len),
-        outputs=Lengths.fixed(scenario.output_len),
-    )
+    try:
+        traffic = Traffic(
+            arrivals=Arrivals.poisson(rate_per_s * scenario.rate_scale),
+            prompts=Lengths.fixed(scenario.input_len),
+            outputs=Lengths.fixed(scenario.output_len),
+        )
+    except ValueError as error:
+        raise ScenarioError(f"--request-rate, --input-len, --output-len: {error}") from None
     return synthesize(traffic, scenario.num_requests or DEFAULT_NUM_REQUESTS, seed=scenario.seed)
 
 

@@ -63,6 +63,11 @@ class Plan:
         self.must_replan = False
         """The next step can differ though nothing is due."""
 
+    @property
+    def only_rejects(self) -> bool:
+        """Nothing is computed and nobody gives way: no step is run for it."""
+        return bool(self.rejected) and not (self.chunks or self.preempted)
+
     def add_chunk(self, request: Request, num_new: int) -> None:
         """A request computes so many more tokens of its prompt."""
         self.chunks.append((request, num_new))

@@ -124,10 +124,8 @@ class Recorder:
         self._in_flight.append(_Planned(state, pool_bytes, late_since_s, num_late_decodes))
         self._num_planned += 1
 
-    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
+    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
         """Write the batch's row, and one for each request that ended with it."""
-        num_steps = len(durations_s)
-        end_s = start_s + float(durations_s.sum() if num_steps > 1 else durations_s[0])
         planned = self._in_flight.popleft()
         for since_s in planned.late_since_s:
             self._gaps.append((end_s - since_s,))
@@ -173,11 +171,6 @@ class Recorder:
     def rejected(self, request: Request, reason: str) -> None:
         """A request was turned away."""
         self._end(request, "rejected", reason)
-
-    def unfinished(self, requests: Sequence[Request]) -> None:
-        """The run ended before these requests did."""
-        for request in requests:
-            self._end(request, "unfinished", None)
 
     def _end(self, request: Request, status: str, reason: str | None) -> None:
         self._num_ended += 1

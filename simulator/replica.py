@@ -24,8 +24,8 @@ class StepObserver(Protocol):
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
         """A batch is about to run; the scheduler's plan and counters are as the server's at that moment."""
 
-    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
-        """The first `len(durations_s)` steps of the batch have run, [steps] seconds each; these requests ended."""
+    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
+        """`num_steps` steps of the batch have run, from `start_s` to `end_s`; these requests ended."""
 
 
 class Inbox:
@@ -85,12 +85,13 @@ def run_replica(
             continue
         start_s = env.now
         observer.planned(start_s, scheduler, batch)
-        durations_s = step_times.durations_s(batch)
-        steps_done = yield from inbox.let_pass(durations_s)
+        steps_done = 1
+        if not scheduler.plan.only_rejects:
+            steps_done = yield from inbox.let_pass(step_times.durations_s(batch))
         if steps_done > 1:
             scheduler.run_on(steps_done - 1)
         ended = scheduler.complete(now_s=env.now)
-        observer.settled(start_s, durations_s[:steps_done], batch, ended)
+        observer.settled(start_s, env.now, steps_done, batch, ended)
 
 
 def run_replica_async(
@@ -133,7 +134,7 @@ def run_replica_async(
         yield env.timeout(float(durations_s[-1]) or planning_s)
         if running is not None:
             ended = scheduler.complete(now_s=env.now)
-            observer.settled(start_s, durations_s, running, ended)
+            observer.settled(start_s, env.now, len(durations_s), running, ended)
         running = planned
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["default_folder", "write_run", "write_whole"]
+__all__ = ["default_folder", "make_folder", "write_run", "write_whole"]
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -18,12 +18,27 @@ def default_folder(scenario: Scenario) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path:
-    """Write a run's files into `folder` and give it back. Raises ScenarioError where that is not possible."""
+def make_folder(folder: Path) -> None:
+    """Make the folder, if it is not there. Raises ScenarioError where files cannot be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / "write-test", lambda path: path.write_text(""))
+        (folder / "write-test").unlink()
     except OSError as error:
-        raise ScenarioError(f"--out: {folder} cannot be made a folder: {error.strerror}") from None
+        raise ScenarioError(f"--out: {folder} cannot be written into: {error.strerror}") from None
+
+
+def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path:
+    """Write a run's files into `folder` and give it back. Raises ScenarioError where that is not possible."""
+    make_folder(folder)
+    try:
+        _write_files(result, folder, with_report=with_report)
+    except OSError as error:
+        raise ScenarioError(f"--out: {error.filename or folder} cannot be written: {error.strerror}") from None
+    return folder
+
+
+def _write_files(result: Result, folder: Path, *, with_report: bool) -> None:
     summary = json.dumps(result.to_json(), indent=2) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(summary))
     write_whole(folder / "requests.parquet", lambda path: result.requests.to_parquet(path, index=False))
@@ -32,7 +47,6 @@ def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path
         from simulator.report import write_report
 
         write_report(result, folder / "report.html")
-    return folder
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 __all__ = ["Scenario", "ScenarioError", "parse_bytes"]
 
 GIB = 1 << 30
+MOST_BLOCKS = 100_000_000
+"""Of a pool: each costs this program some bytes too."""
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": GIB, "ti": 2**40}
 
 
@@ -25,7 +27,7 @@ def parse_bytes(value: object) -> object:
     """A number of bytes, or text such as "40GiB", "40G" or "1.5e9"; anything else comes back for pydantic to refuse."""
     if not isinstance(value, str):
         return value
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?i?)b?\s*", value, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d{1,2})?)\s*([kmgt]?i?)b?\s*", value, re.IGNORECASE)
     if match is None or match[2].lower() not in UNITS:
         raise ValueError(f"must be a number of bytes such as 42949672960 or 40GiB, got {value!r}")
     return int(float(match[1]) * UNITS[match[2].lower()])
@@ -49,7 +51,7 @@ StateDtype = Literal["auto", "bfloat16", "float16", "float32"]
 class Scenario(BaseModel):
     """One simulation, as asked for: a field per flag of `kvplan simulate`, None where the default depends on others."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str
     """Short catalogue name or Hugging Face id."""
@@ -80,7 +82,7 @@ class Scenario(BaseModel):
     max_model_len: Count | None = None
     gpu_memory_utilization: Share = 0.92
     kv_cache_memory_bytes: Bytes | None = None
-    num_gpu_blocks_override: Annotated[int, Field(ge=2)] | None = None
+    num_gpu_blocks_override: Annotated[int, Field(ge=2, le=MOST_BLOCKS)] | None = None
     block_size: Annotated[int, Field(ge=1)] = 16
     kv_cache_dtype: AttentionDtype = "auto"
     mamba_cache_dtype: StateDtype = "auto"

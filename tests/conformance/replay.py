@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kvcache.errors import KVCacheError
 from kvcache.grouping import group_layers
 from kvcache.hashing import PrefixKeys, hash_tokens
@@ -192,9 +190,8 @@ class RowWriter:
             self._write({**idle, "free_blocks": scheduler.manager.pool.num_blocks - 1})
         self._pending.append(row)
 
-    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
+    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
         """Write the rows of the steps that ran."""
-        num_steps = len(durations_s)
         self.scheduled_tokens += batch.num_tokens * num_steps
         if self._emit is None:
             self.num_steps += num_steps

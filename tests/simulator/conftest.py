@@ -60,10 +60,10 @@ class Log:
         self.on_planned(scheduler)
         self.recorder.planned(start_s, scheduler, batch)
 
-    def settled(self, start_s: float, durations_s: np.ndarray, batch: Batch, ended: list[Request]) -> None:
-        self.steps += [self.in_flight.popleft()] * len(durations_s)
-        self.steps_per_batch.append(len(durations_s))
-        self.recorder.settled(start_s, durations_s, batch, ended)
+    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
+        self.steps += [self.in_flight.popleft()] * num_steps
+        self.steps_per_batch.append(num_steps)
+        self.recorder.settled(start_s, end_s, num_steps, batch, ended)
 
     @property
     def first_token_s(self) -> dict[str, float | None]:
