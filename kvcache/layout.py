@@ -1,6 +1,6 @@
 """From bytes to blocks: how many blocks a budget gives, and what a server can promise with them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
@@ -97,12 +97,16 @@ def _check_longest_request_fits(
     longest = _largest_true(max_model_len, lambda num_tokens: needed_bytes(num_tokens) <= available_bytes)
     advice = f"; the longest that fits is about {longest:,} tokens" if longest else ""
     raise PoolTooSmallError(
-        f"a request of max_model_len {max_model_len:,} needs {needed_bytes(max_model_len) / GIB:.2f} GiB of KV cache,"
-        f" {available_bytes / GIB:.2f} GiB are available{advice}"
+        f"a request of max_model_len {max_model_len:,} needs {_gib(needed_bytes(max_model_len))} of KV cache,"
+        f" {_gib(available_bytes)} are available{advice}"
     )
 
 
-def _largest_true(limit: int, fits) -> int:  # type: ignore[no-untyped-def]
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB // 10 else f"{num_bytes / (1 << 20):.2f} MiB"
+
+
+def _largest_true(limit: int, fits: Callable[[int], bool]) -> int:
     """The largest n in 1..limit for which the downward-closed `fits` holds, or 0."""
     low, high = 0, limit
     while low < high:

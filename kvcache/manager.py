@@ -87,11 +87,11 @@ class KVCacheManager:
             return
         if not any(group.spec.kind in ("sliding", "mamba") for group in groups):
             raise KVCacheError(
-                "prefix_cache_retention_interval must be 0: no layer has a sliding window or a Mamba state"
+                "--prefix-cache-retention-interval: must be 0: no layer has a sliding window or a Mamba state"
             )
         if interval < 0 or interval % policy.alignment:
             raise KVCacheError(
-                f"prefix_cache_retention_interval must be a multiple of {policy.alignment} tokens, got {interval}"
+                f"--prefix-cache-retention-interval: must be a multiple of {policy.alignment} tokens, got {interval}"
             )
 
     # The verbs.

@@ -83,18 +83,16 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
 
 
 def _simulate(settings: dict[str, Any], out: Path | None, *, as_json: bool, no_report: bool) -> None:
-    from simulator.deployment import deploy
     from simulator.engine import simulate as run
     from simulator.progress import RunProgress
-    from simulator.run_folder import default_folder, make_folder, write_run
+    from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
 
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
     scenario = Scenario(**settings)
     folder = out or default_folder(scenario)
-    deploy(scenario)  # mistakes come first: nothing is made for a run that cannot be
-    make_folder(folder)
+    check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
         result = run(scenario, progress.trace, progress.update)
     write_run(result, folder, with_report=not no_report)
@@ -126,7 +124,7 @@ def _print_summary(result: "Result", folder: Path) -> None:
 def trace(
     file: options.TraceFile,
     block_size: options.BlockSize = 16,
-    out: options.Out = None,
+    out: options.Picture = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Describe a trace: requests, rate and burstiness, lengths, how much a prefix cache could save, what looks wrong.

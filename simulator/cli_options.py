@@ -82,5 +82,6 @@ ReserveFullIsl = Annotated[
 Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
 
 Out = Annotated[Path | None, _option(OUTPUT, "Run folder. [runs/<model>-<time>]")]
+Picture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [<trace>.png in this folder]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]

@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["default_folder", "make_folder", "write_run", "write_whole"]
+__all__ = ["check_folder", "default_folder", "write_run", "write_whole"]
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -18,19 +18,21 @@ def default_folder(scenario: Scenario) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder, if it is not there. Raises ScenarioError where files cannot be written into it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / "write-test", lambda path: path.write_text(""))
-        (folder / "write-test").unlink()
-    except OSError as error:
-        raise ScenarioError(f"--out: {folder} cannot be written into: {error.strerror}") from None
+def check_folder(folder: Path) -> None:
+    """Raise ScenarioError where `folder` could not be made or written into; nothing is made yet."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ScenarioError(f"--out: {folder} cannot be made a folder: {there} is a file")
+    if not os.access(there, os.W_OK):
+        raise ScenarioError(f"--out: {folder} cannot be written into: no permission for {there}")
 
 
 def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path:
     """Write a run's files into `folder` and give it back. Raises ScenarioError where that is not possible."""
-    make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScenarioError(f"--out: {folder} cannot be made a folder: {error.strerror}") from None
     try:
         _write_files(result, folder, with_report=with_report)
     except OSError as error:

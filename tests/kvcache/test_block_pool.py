@@ -148,15 +148,6 @@ def test_of_three_equal_blocks_each_is_found_in_turn(pool):
     assert found == [1, 1, 3]
 
 
-def test_a_held_block_can_lose_its_key(pool):
-    """A block that was hashed when half full gets the key of the whole block."""
-    pool.take(1)
-    pool.hash_blocks([100], [1])
-    pool.unhash_held(100, 1)
-    pool.hash_blocks([200], [1])
-    assert pool.block_of == {200: 1}
-
-
 # ---------------------------------------------------------------------------- the invariants have teeth
 
 

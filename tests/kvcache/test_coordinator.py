@@ -72,3 +72,23 @@ def test_with_prefix_caching_off_nothing_is_found_and_nothing_hashed():
     manager = manager_of(full(), sliding(64), enable_prefix_caching=False)
     serve(manager, range(320))
     assert (hit_of(manager, range(320)), manager.pool.block_of) == (0, {})
+
+
+# A request that waits asks again in every step.
+
+
+def test_asking_again_gives_the_same_junction():
+    """No full attention: the narrow window has more than the wide one."""
+    manager = manager_of(sliding(17), sliding(65))
+    request = request_of(manager, range(200))
+    hash_positions(manager, request, [3, 7], group=0)
+    hash_positions(manager, request, [0, 1, 2, 3], group=1)
+    answers = [(manager.find_hit(request, 200), request.junction) for _ in range(2)]
+    assert answers == [(64, 128), (64, 128)]
+
+
+def test_asking_for_fewer_tokens_does_not_bound_what_is_found_for_more():
+    manager = manager_of(full(), sliding(64))
+    serve(manager, range(320))
+    request = request_of(manager, range(320))
+    assert [manager.find_hit(request, num_tokens) for num_tokens in (306, 320, 17, 320)] == [304, 304, 0, 304]

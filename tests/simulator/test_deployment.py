@@ -157,7 +157,7 @@ def test_step_times_without_a_gpu_must_be_stated():
 
 
 def test_heads_that_cannot_be_split_are_refused():
-    with pytest.raises(ValueError, match="cannot be split evenly over 3 ranks"):
+    with pytest.raises(ValueError, match=r"^--tensor-parallel-size: the heads .* cannot be split evenly, got 3"):
         server(tensor_parallel_size=3)
 
 
@@ -174,11 +174,11 @@ def test_a_pool_too_small_for_the_longest_request_is_refused_with_the_longest_th
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gemma-3-1b", "gpt-oss-20b", "jamba-v0.1"])
 def test_the_longest_that_fits_does_fit_and_one_more_does_not(model):
-    pool = {"gpu": None, "num_gpu_blocks_override": 2000}
+    pool = {"gpu": None, "num_gpu_blocks_override": 600}
     with pytest.raises(PoolTooSmallError) as error:
-        server(model, max_model_len=10_000_000, **pool)
+        server(model, **pool)
     longest = int(str(error.value).rpartition("about ")[2].removesuffix(" tokens").replace(",", ""))
-    assert server(model, max_model_len=longest, **pool).layout.num_blocks == 2000
+    assert server(model, max_model_len=longest, **pool).layout.num_blocks == 600
     with pytest.raises(PoolTooSmallError):
         server(model, max_model_len=longest + 1, **pool)
 

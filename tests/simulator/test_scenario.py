@@ -28,7 +28,7 @@ def test_a_model_is_enough():
         ({"block_size": 0}, "--block-size: must be greater than or equal to 1, got 0"),
         ({"watermark": 1.5}, "--watermark: must be less than 1, got 1.5"),
         ({"gpu_memory_utilization": 0}, "--gpu-memory-utilization: must be greater than 0, got 0"),
-        ({"watermark": float("nan")}, "--watermark: must be less than 1, got nan"),
+        ({"watermark": float("nan")}, "--watermark: must be a finite number, got nan"),
         ({"step_time_s": 0.0}, "--step-time-s: must be greater than 0, got 0.0"),
         ({"rate_scale": -2.0}, "--rate-scale: must be greater than 0, got -2.0"),
         ({"seed": -1}, "--seed: must be greater than or equal to 0, got -1"),
