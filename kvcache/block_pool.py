@@ -101,22 +101,41 @@ class BlockPool:
             raise InvariantError(f"no-overdraft: {num_blocks} blocks asked of a queue of {self._num_queued}")
         self._num_queued -= num_blocks
         self.num_evictions += num_blocks
-        run_of = self._run_of
         while num_blocks:
             run = self._queue[0]
-            start, stop = run.next, run.next + num_blocks
-            blocks, keys = run.blocks[start:stop], run.keys[start:stop]
-            run.next = start + len(blocks)
+            keys, blocks = self._whole_part(run, num_blocks) if run.is_whole else self._rest_of(run, num_blocks)
             if run.next == len(run.blocks):
                 self._queue.popleft()
-            if not run.is_whole:
-                kept = [(key, block) for key, block in zip(keys, blocks, strict=True) if run_of[block] is run]
-                keys, blocks = [key for key, _ in kept], [block for _, block in kept]
-            for block in blocks:
+            if blocks:
+                self._forget(keys, blocks)
+                taken += blocks
+                num_blocks -= len(blocks)
+
+    def _whole_part(self, run: _Run, num_blocks: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Keys and blocks of the next `num_blocks` of a run, or all it has; they are in it no more."""
+        start, stop = run.next, run.next + num_blocks
+        blocks = run.blocks[start:stop]
+        run.next = start + len(blocks)
+        run_of = self._run_of
+        for block in blocks:
+            run_of[block] = None
+        return run.keys[start:stop], blocks
+
+    def _rest_of(self, run: _Run, num_blocks: int) -> tuple[list[int], list[int]]:
+        """The same for a run out of which blocks have been hit: these are passed over."""
+        keys: list[int] = []
+        blocks: list[int] = []
+        run_of = self._run_of
+        index, end = run.next, len(run.blocks)
+        while index < end and len(blocks) < num_blocks:
+            block = run.blocks[index]
+            if run_of[block] is run:
                 run_of[block] = None
-            self._forget(keys, blocks)
-            taken += blocks
-            num_blocks -= len(blocks)
+                blocks.append(block)
+                keys.append(run.keys[index])
+            index += 1
+        run.next = index
+        return keys, blocks
 
     def _forget(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
         """Take blocks out of the map."""
@@ -160,29 +179,30 @@ class BlockPool:
         more = self._more_holders
         # What is shared is most often a request's beginning, which is given back last.
         end = len(blocks)
-        while end and blocks[end - 1] in more:
+        while end:
+            num_more = more.get(blocks[end - 1])
+            if num_more is None:
+                break
             end -= 1
-            self._drop_holder(blocks[end])
+            if num_more == 1:
+                del more[blocks[end]]
+            else:
+                more[blocks[end]] = num_more - 1
         keys, blocks = keys[:end], blocks[:end]
         if more.keys().isdisjoint(blocks):
             return keys, blocks
         free_keys: list[int] = []
         free_blocks: list[int] = []
         for key, block in zip(keys, blocks, strict=True):
-            if block in more:
-                self._drop_holder(block)
-            else:
+            num_more = more.get(block)
+            if num_more is None:
                 free_keys.append(key)
                 free_blocks.append(block)
+            elif num_more == 1:
+                del more[block]
+            else:
+                more[block] = num_more - 1
         return free_keys, free_blocks
-
-    def _drop_holder(self, block: int) -> None:
-        """Take a holder away from a block that has several."""
-        num_more = self._more_holders[block] - 1
-        if num_more:
-            self._more_holders[block] = num_more
-        else:
-            del self._more_holders[block]
 
     # Prefixes.
 
@@ -215,7 +235,7 @@ class BlockPool:
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of these hashed blocks nobody holds."""
         run_of = self._run_of
-        return sum(run_of[block] is not None for block in blocks)
+        return len([None for block in blocks if run_of[block] is not None])
 
     # Looking in.
 

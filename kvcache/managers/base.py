@@ -259,16 +259,28 @@ class SingleTypeManager(ABC):
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
-        end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
         first = table.first_held
-        if end > first:
-            if end == first + 1:  # a decode's common case
-                self._release_first(table)
-            else:
-                self._release(table, end)
-            del table.ids[: (end - table.first_held) * self.num_groups]
-            table.first_held = end
-            table.free_at = self.computed_when_unneeded(end)
+        end = min(self.first_needed_token(num_processed), table.num_slots) // self.block_size
+        if end <= first:
+            return
+        if end == first + 1:  # a decode's common case
+            self._release_first(table)
+        else:
+            self._release(table, end)
+        del table.ids[: (end - first) * self.num_groups]
+        table.first_held = end
+        table.free_at = self.computed_when_unneeded(end) if table.ids else NEVER
+
+    def _release_first(self, table: BlockTable) -> None:
+        """Give back the first block that is held, of each group."""
+        first, blocks = table.first_held, table.ids[: self.num_groups]
+        ranges = table.hashed
+        while ranges and ranges[0][1] <= first:
+            del ranges[0]
+        if ranges and ranges[0][0] <= first:
+            self.pool.put_hashed(self.group_keys(self.held_keys(table, first, first + 1)), blocks)
+        else:
+            self.pool.put_unhashed(blocks)
 
     def free(self, table: BlockTable, num_tokens: int) -> None:
         """Give back all blocks, so that the beginning of the request is reused last. The table is empty again.
@@ -281,18 +293,6 @@ class SingleTypeManager(ABC):
         table.hashed = []
         table.first_held = table.num_slots = table.num_cached = 0
         table.free_at = NEVER
-
-    def _release_first(self, table: BlockTable) -> None:
-        """Give back the first block that is held."""
-        first, blocks = table.first_held, table.ids[: self.num_groups]
-        if not table.hashed or table.hashed[-1][1] <= first:
-            self.pool.put_unhashed(blocks)
-            return
-        hashed, _ = table.split(first, first + 1)
-        if hashed:
-            self.pool.put_hashed(self.group_keys(self.held_keys(table, first, first + 1)), blocks)
-        else:
-            self.pool.put_unhashed(blocks)
 
     def _release(self, table: BlockTable, end: int) -> None:
         """Give back the blocks before position `end`, the last first, one group after the other."""
