@@ -285,3 +285,9 @@ def test_without_a_prefix_cache_states_cut_no_prompt(serve):
         requests=[Arrival(0.0, prompt=25, output=1)],
     )
     assert log.tokens("a") == [10, 10, 5]
+
+
+def test_to_reject_a_request_takes_no_step(serve):
+    """The second arrives a moment after the first was turned away, and is served at once."""
+    log = serve(num_blocks=3, requests=[Arrival(0.0, prompt=100, output=1), Arrival(0.25, prompt=4, output=1)])
+    assert (log.rejected, log.finish_s["b"]) == (["a"], 1.25)
