@@ -233,8 +233,10 @@ class Scheduler:
                 self._start(request, hit_tokens, now_s)
                 plan.add_chunk(request, num_new)
                 left -= num_new
-            elif self.running or not self.manager.can_read(request.blocks, hit_tokens):
-                plan.must_replan |= not self.manager.can_read(request.blocks, hit_tokens)
+            elif not self.manager.can_read(request.blocks, hit_tokens):
+                plan.must_replan = True
+                return
+            elif self.running:
                 return
             else:
                 plan.rejected.append(self.waiting.pop())

@@ -108,9 +108,7 @@ class SingleTypeManager(ABC):
         self.block_size = spec.block_size
         self.groups = groups
         self.num_groups = len(groups)
-        self.key_offsets = groups
-        """What is added to a prefix key for each group."""
-        self.is_first_alone = groups == range(1)
+        self.number_keys(groups)
         self.pool = pool
         self.policy = policy
         self.max_blocks = max_blocks
@@ -118,7 +116,7 @@ class SingleTypeManager(ABC):
         self.block_of = pool.block_of
 
     def number_keys(self, offsets: range) -> None:
-        """Add these to the prefix keys, one for each group, instead of the groups' numbers."""
+        """Add these to the prefix keys, one for each group; the groups' numbers, unless someone says otherwise."""
         self.key_offsets = offsets
         self.is_first_alone = offsets == range(1)
 
@@ -316,7 +314,7 @@ class SingleTypeManager(ABC):
         self.pool.put_hashed(keys, blocks_back)
 
     def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
-        """The keys under which the hashed blocks at positions `start` to `stop` are found."""
+        """The keys under which the blocks at positions `start` to `stop` are found once they are hashed."""
         return self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
 
     def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
@@ -335,7 +333,7 @@ class SingleTypeManager(ABC):
         table.num_cached = end
 
     def _hash(self, table: BlockTable, start: int, stop: int) -> None:
-        keys = self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
+        keys = self.held_keys(table, start, stop)
         num_groups, offset = self.num_groups, (start - table.first_held) * self.num_groups
         ids = table.ids[offset : offset + (stop - start) * num_groups]
         self.pool.hash_blocks(self.group_keys(keys), ids)

@@ -131,7 +131,7 @@ class MambaAlignManager(MambaManager):
         self.pool.touch(blocks)
         table.num_slots = hit_tokens
         table.num_cached = hit_tokens // self.block_size
-        key = table.keys.first(hit_tokens // self.policy.hash_unit)[hit_tokens // self.policy.hash_unit - 1]
+        (key,) = self.held_keys(table, table.num_cached - 1, table.num_cached)
         table.add_state(table.num_cached - 1, blocks, key)
 
     def extend(self, table: BlockTable, num_tokens: int) -> None:
@@ -186,7 +186,7 @@ class MambaAlignManager(MambaManager):
             if start <= position < stop:
                 (key,) = self.held_keys(table, position, position + 1)
                 blocks = table.ids[nth * self.num_groups : (nth + 1) * self.num_groups]
-                self.pool.hash_blocks([key + offset for offset in self.key_offsets], blocks)
+                self.pool.hash_blocks(self.group_keys([key]), blocks)
                 table.state_keys[nth] = key
                 self._written_this_step.add(key)
 

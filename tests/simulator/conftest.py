@@ -23,7 +23,7 @@ from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.recorder import Recorder
 from simulator.request import Request
 from simulator.scheduler import Scheduler, SchedulerSettings
-from tests.kvcache.pools import full
+from tests.kvcache.pools import full, mamba
 
 MAX_MODEL_LEN = 1 << 20
 
@@ -37,6 +37,15 @@ class Arrival:
     output: int
     prefix_ids: tuple[int, ...] = ()
     priority: int = 0
+
+
+CHUNKS_LEAVE_NO_BUDGET = {
+    "layers": [full(8), mamba(8)],
+    "block_size": 8,
+    "max_num_batched_tokens": 16,
+    "requests": [Arrival(0.0, prompt=1, output=4), Arrival(0.5, prompt=60, output=1), Arrival(0.5, 1, output=9)],
+}
+"""Chunks end at blocks of eight: while "a" decodes 15 tokens are good for 8 of "b", then 16 for 16, and "c" waits."""
 
 
 @dataclass

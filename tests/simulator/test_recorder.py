@@ -9,7 +9,7 @@ from simulator import Scenario, simulate
 from simulator.metrics import inter_token_latencies
 from simulator.pool_bytes import BYTE_COLUMNS
 from tests.kvcache.pools import full, mamba, sliding
-from tests.simulator.conftest import Arrival, Log, run
+from tests.simulator.conftest import CHUNKS_LEAVE_NO_BUDGET, Arrival, Log, run
 from workloads import Arrivals, Lengths, Traffic, synthesize
 
 
@@ -62,12 +62,7 @@ def test_a_preemption_is_a_gap_between_two_tokens(serve):
 
 def test_missed_steps_are_a_gap_too(serve):
     """The third decodes until 4, then the second's chunks take the whole budget of two steps."""
-    log = serve(
-        layers=[full(8), mamba(8)],
-        block_size=8,
-        max_num_batched_tokens=16,
-        requests=[Arrival(0.0, prompt=1, output=4), Arrival(0.5, prompt=60, output=1), Arrival(0.5, 1, output=9)],
-    )
+    log = serve(**CHUNKS_LEAVE_NO_BUDGET)
     assert log.recorder.token_gaps_table().values.tolist() == [[3.0, 1]]
     assert gaps_of(log) == token_times(log)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.kvcache.pools import full, mamba, sliding
-from tests.simulator.conftest import Arrival
+from tests.simulator.conftest import CHUNKS_LEAVE_NO_BUDGET, Arrival
 
 # Waiting
 
@@ -63,12 +63,7 @@ def test_running_requests_are_served_before_a_new_prompt(serve):
 
 def test_decodes_that_the_budget_does_not_reach_miss_a_step(serve):
     """Chunks end at blocks of eight: while the first decodes, 15 tokens are good for 8, and then 16 for 16."""
-    log = serve(
-        layers=[full(8), mamba(8)],
-        block_size=8,
-        max_num_batched_tokens=16,
-        requests=[Arrival(0.0, prompt=1, output=4), Arrival(0.5, prompt=60, output=1), Arrival(0.5, 1, output=9)],
-    )
+    log = serve(**CHUNKS_LEAVE_NO_BUDGET)
     assert log.steps[3:7] == [{"a": 1, "b": 8, "c": 1}, {"b": 16}, {"b": 16}, {"b": 4, "c": 1}]
 
 
