@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     @property
     def num_prefill_tokens(self) -> int:
         """Prompt tokens computed in the first step."""
-        return sum(new for new, _ in self.prefill_chunks)
+        return sum([new for new, _ in self.prefill_chunks]) if self.prefill_chunks else 0
 
     @property
     def num_tokens(self) -> int:

@@ -139,13 +139,14 @@ def trace(
 def main() -> None:
     """The `kvplan` command: a person's mistake is one line on standard error and exit code 2."""
     try:
-        sys.exit(app(standalone_mode=False))
+        exit_code = app(standalone_mode=False)
     except USAGE_ERROR as mistake:
         _refuse(mistake.format_message().replace("\n", " ").strip())
     except typer.Abort:
         sys.exit(130)
     except _mistakes() as mistake:
         _refuse(str(mistake))
+    sys.exit(exit_code)  # not above: every exception that passes there looks up `_mistakes`, which is slow
 
 
 def _refuse(message: str) -> NoReturn:

@@ -12,9 +12,6 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from models_configs import Everything, MixingCost, Model, Reach, Routing
 from simulator.batch import Batch
 from simulator.hardware import Gpu
@@ -25,7 +22,7 @@ __all__ = ["ConstantStepTimes", "Efficiencies", "Roofline", "StepTimes"]
 class StepTimes(Protocol):
     """A model of step times."""
 
-    def durations_s(self, batch: Batch) -> NDArray[np.float64]:
+    def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds."""
 
 
@@ -35,9 +32,9 @@ class ConstantStepTimes:
 
     seconds: float
 
-    def durations_s(self, batch: Batch) -> NDArray[np.float64]:
+    def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""
-        return np.full(batch.num_steps, self.seconds)
+        return [self.seconds] * batch.num_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +166,16 @@ class Roofline:
         self._link_token_s, self._link_row_s = self._link_seconds(model)
         self._fixed_s = self._fixed_seconds(model)
 
-    def durations_s(self, batch: Batch) -> NDArray[np.float64]:
+    def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds.
 
         Decodes' contexts grow linearly, and so does the time: in a row of steps nothing else changes.
         """
         first_s = self._first_step_s(batch)
         if batch.num_steps == 1:
-            return np.array([first_s])
-        return first_s + self._growth_s(batch) * np.arange(batch.num_steps, dtype=np.float64)
+            return [first_s]
+        growth_s = self._growth_s(batch)
+        return [first_s + growth_s * step for step in range(batch.num_steps)]
 
     def _growth_s(self, batch: Batch) -> float:
         """By how much each step of a row takes longer than the one before it."""

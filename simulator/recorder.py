@@ -26,6 +26,7 @@ STEPS_PER_SAMPLE = 256
 
 REQUEST_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 REQUEST_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "priority")
+REQUEST_NAMES = ("request_id", "session", "status", "reason")
 STEP_TIMES = ("start_s", "end_s")
 STEP_COUNTS = (
     "step",
@@ -46,12 +47,12 @@ NO_BYTES = (nan,) * len(BYTE_COLUMNS)
 
 
 class _Rows:
-    """Rows of numbers: tuples at first, packed into an array [rows, columns] by the chunk."""
+    """Rows of numbers: tuples at first, packed by the chunk into an array for each column."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.columns = tuple(columns)
+    def __init__(self, columns: Sequence[str], integers: Sequence[str] = ()) -> None:
         self._recent: list[tuple[float, ...]] = []
-        self._packed: list[np.ndarray] = []
+        self._dtypes = {name: np.int64 if name in integers else np.float64 for name in columns}
+        self._packed: dict[str, list[np.ndarray]] = {name: [] for name in columns}
 
     def append(self, row: tuple[float, ...]) -> None:
         self._recent.append(row)
@@ -59,13 +60,21 @@ class _Rows:
             self._pack()
 
     def _pack(self) -> None:
-        self._packed.append(np.array(self._recent, dtype=np.float64).reshape(-1, len(self.columns)))
-        self._recent = []
+        if self._recent:
+            for (name, chunks), values in zip(self._packed.items(), zip(*self._recent, strict=True), strict=True):
+                chunks.append(np.array(values, dtype=self._dtypes[name]))
+        self._recent.clear()
 
-    def table(self, integers: Sequence[str]) -> pd.DataFrame:
+    def table(self) -> pd.DataFrame:
+        """All rows. A column's chunks go as it is made: there is never a second copy of the whole."""
         self._pack()
-        frame = pd.DataFrame(np.concatenate(self._packed), columns=list(self.columns))
-        return frame.astype(dict.fromkeys(integers, np.int64))
+        columns = {name: self._column(name) for name in self._packed}
+        return pd.DataFrame(columns, copy=False)
+
+    def _column(self, name: str) -> np.ndarray:
+        chunks = self._packed[name]
+        chunks[:] = [np.concatenate(chunks)] if chunks else [np.empty(0, dtype=self._dtypes[name])]
+        return chunks[0]
 
 
 class _Planned(NamedTuple):
@@ -85,9 +94,9 @@ class Recorder:
         """`on_progress(now_s, num_ended)` is called now and then."""
         self._on_progress = on_progress
         self._pool_bytes = PoolBytes(scheduler.manager)
-        self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS))
-        self._names: list[tuple[str, str | None, str, str | None]] = []
-        self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS))
+        self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS), REQUEST_COUNTS)
+        self._names: dict[str, list[str | None]] = {name: [] for name in REQUEST_NAMES}
+        self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS), STEP_COUNTS)
         self._gaps = _Rows(("gap_s",))
         self._in_flight: deque[_Planned] = deque()
         self._late: dict[str, tuple[Request, float | None]] = {}
@@ -174,7 +183,9 @@ class Recorder:
 
     def _end(self, request: Request, status: str, reason: str | None) -> None:
         self._num_ended += 1
-        self._names.append((request.request_id, request.session, status, reason))
+        names = (request.request_id, request.session, status, reason)
+        for column, name in zip(self._names.values(), names, strict=True):
+            column.append(name)
         times = (request.arrival_s, request.first_scheduled_s, request.first_token_s, request.finish_s)
         self._requests.append(
             (
@@ -191,17 +202,15 @@ class Recorder:
 
     def requests_table(self) -> pd.DataFrame:
         """A row per request, in the order in which they ended."""
-        table = self._requests.table(REQUEST_COUNTS)
-        names = pd.DataFrame(self._names, columns=["request_id", "session", "status", "reason"], dtype=object)
-        for position, column in ((0, "request_id"), (len(table.columns) + 1, "session")):
-            table.insert(position, column, names[column])
-        return table.assign(status=names["status"], reason=names["reason"])
+        names = pd.DataFrame(self._names, dtype=object)
+        parts = names[["request_id"]], self._requests.table(), names[list(REQUEST_NAMES[1:])]
+        return pd.concat(parts, axis="columns")
 
     def steps_table(self) -> pd.DataFrame:
         """A row per batch; the pool's bytes are filled in some, about every `STEPS_PER_SAMPLE` steps."""
-        return self._steps.table(STEP_COUNTS)
+        return self._steps.table()
 
     def token_gaps_table(self) -> pd.DataFrame:
         """Gaps between tokens of one request that are not one step apart: gap_s, count."""
-        gaps = self._gaps.table(())
+        gaps = self._gaps.table()
         return gaps.groupby("gap_s", as_index=False).size().rename(columns={"size": "count"})

@@ -1,9 +1,10 @@
 """One replica in simulated time: decide, let time pass, settle."""
 
+from bisect import bisect_left
 from collections.abc import Generator
+from itertools import accumulate
 from typing import Protocol
 
-import numpy as np
 import simpy
 from simpy.events import URGENT, Event
 
@@ -15,7 +16,7 @@ from simulator.scheduler import Scheduler
 __all__ = ["Inbox", "StepObserver", "run_replica", "run_replica_async", "wait_until"]
 
 Steps = Generator[Event, object, int]
-NO_TIME = np.zeros(1)
+NO_TIME = [0.0]
 
 
 class StepObserver(Protocol):
@@ -49,15 +50,15 @@ class Inbox:
             self._arrival = self._env.event()
         return self._arrival
 
-    def let_pass(self, durations_s: np.ndarray) -> Steps:
+    def let_pass(self, durations_s: list[float]) -> Steps:
         """Wait for all steps, or for the end of the step in which a request arrives; gives back how many ran."""
         if len(durations_s) == 1:
-            yield self._env.timeout(float(durations_s[0]))
+            yield self._env.timeout(durations_s[0])
             return 1
         start_s = self._env.now
-        ends_s = np.cumsum(durations_s)
+        ends_s = list(accumulate(durations_s))
         arrival = self.next_arrival()
-        end = self._env.timeout(float(ends_s[-1]))
+        end = self._env.timeout(ends_s[-1])
 
         def wake(_: Event) -> None:
             if not arrival.triggered:
@@ -69,8 +70,8 @@ class Inbox:
             self._arrival = None
             return len(durations_s)
         # At equal times arrivals come before the step, so one that starts now is cut off too.
-        steps_done = min(int(np.searchsorted(ends_s, self._env.now - start_s)) + 1, len(ends_s))
-        yield self._env.timeout(max(0.0, start_s + float(ends_s[steps_done - 1]) - self._env.now))
+        steps_done = min(bisect_left(ends_s, self._env.now - start_s) + 1, len(ends_s))
+        yield self._env.timeout(max(0.0, start_s + ends_s[steps_done - 1] - self._env.now))
         return steps_done
 
 
@@ -131,7 +132,7 @@ def run_replica_async(
         elif running is None:
             yield inbox.next_arrival()
             continue
-        yield env.timeout(float(durations_s[-1]) or planning_s)
+        yield env.timeout(durations_s[-1] or planning_s)
         if running is not None:
             ended = scheduler.complete(now_s=env.now)
             observer.settled(start_s, env.now, len(durations_s), running, ended)

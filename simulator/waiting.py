@@ -33,16 +33,37 @@ class WaitingQueue(Protocol):
         """Take this request out, wherever it stands."""
 
 
-class FcfsQueue(deque[Request]):
+class FcfsQueue:
     """First come, first served; preempted requests go first."""
 
-    add = deque.append
-    put_back = deque.appendleft
-    pop = deque.popleft
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    def add(self, request: Request) -> None:
+        """A request has arrived."""
+        self._requests.append(request)
+
+    def put_back(self, request: Request) -> None:
+        """A running request was preempted."""
+        self._requests.appendleft(request)
 
     def head(self) -> Request:
         """The next request to admit."""
-        return self[0]
+        return self._requests[0]
+
+    def pop(self) -> Request:
+        """Take the next request out."""
+        return self._requests.popleft()
+
+    def remove(self, request: Request) -> None:
+        """Take this request out, wherever it stands."""
+        self._requests.remove(request)
 
 
 class PriorityQueue:
@@ -61,7 +82,9 @@ class PriorityQueue:
         """A request has arrived."""
         heappush(self._heap, request)
 
-    put_back = add
+    def put_back(self, request: Request) -> None:
+        """A running request was preempted."""
+        heappush(self._heap, request)
 
     def head(self) -> Request:
         """The next request to admit."""

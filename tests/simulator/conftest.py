@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from string import ascii_lowercase
 
-import numpy as np
 import pytest
 
 from kvcache.grouping import group_layers
@@ -101,7 +100,7 @@ class OneStepAtATime:
 
     step_times: StepTimes
 
-    def durations_s(self, batch: Batch) -> np.ndarray:
+    def durations_s(self, batch: Batch) -> list[float]:
         return self.step_times.durations_s(batch)[:1]
 
 

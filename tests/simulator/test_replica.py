@@ -90,12 +90,12 @@ def test_planning_ahead_costs_a_lone_request_nothing(serve):
 class StepsGrowWithContexts:
     """A step takes longer for each token, and for each that is attended to; in binary fractions, so sums are exact."""
 
-    def durations_s(self, batch) -> np.ndarray:
+    def durations_s(self, batch) -> list[float]:
         step = np.arange(batch.num_steps)
         contexts = batch.decode_context_tokens + batch.num_decodes * step
         for tokens, growth in zip(batch.decode_window_tokens, batch.decode_window_growth, strict=True):
             contexts = contexts + 3 * (tokens + growth * step)
-        return 1 + batch.num_tokens / 64 + contexts / 1024
+        return (1 + batch.num_tokens / 64 + contexts / 1024).tolist()
 
 
 SHAPES = {
