@@ -3,6 +3,7 @@
 python -m benchmarks                                      our own figures
 python -m benchmarks --oracle-python PYTHON --oracle PATH  vLLM's scheduler too, in turn, with ratios
 python -m benchmarks --mooncake TRACE.jsonl --azure TRACE.csv  with the public traces
+scripts/compile && cd build/compiled && python -m benchmarks   the same, compiled
 """
 
 import argparse

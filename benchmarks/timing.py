@@ -27,7 +27,9 @@ class Finished:
 def run(command: list[str]) -> Finished:
     """Run a command to its end. Raises RuntimeError with its last words if it fails."""
     started = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # this tree, compiled or not
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True)
     stdout, stderr = process.communicate()
     wall_s = time.perf_counter() - started
     if process.returncode:
@@ -62,4 +64,12 @@ def machine() -> str:
         if line.startswith("model name"):
             model = line.split(":", 1)[1].strip()
             break
-    return f"{model}, {os.cpu_count()} cores, Python {sys.version.split()[0]}"
+    python = f"Python {sys.version.split()[0]}, kvplan {'pure Python' if is_pure() else 'compiled'}"
+    return f"{model}, {os.cpu_count()} cores, {python}"
+
+
+def is_pure() -> bool:
+    """Whether this tree's hot modules are Python, not C extensions (`scripts/compile`)."""
+    import kvcache.block_pool
+
+    return str(kvcache.block_pool.__file__).endswith(".py")

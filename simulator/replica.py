@@ -35,44 +35,42 @@ class Inbox:
     def __init__(self, env: simpy.Environment, scheduler: Scheduler) -> None:
         self._env = env
         self._scheduler = scheduler
-        self._arrival: Event | None = None
+        self._idle: Event | None = None
+        self._in_run: simpy.Process | None = None
 
     def deliver(self, request: Request) -> None:
         """A request arrives now."""
         self._scheduler.add(request)
-        if self._arrival is not None:
-            self._arrival.succeed()
-            self._arrival = None
+        if self._in_run is not None:
+            self._in_run.interrupt()
+            self._in_run = None
+        elif self._idle is not None:
+            self._idle.succeed()
+            self._idle = None
 
     def next_arrival(self) -> Event:
         """Happens with the next arrival."""
-        if self._arrival is None:
-            self._arrival = self._env.event()
-        return self._arrival
+        self._idle = self._env.event()
+        return self._idle
 
     def let_pass(self, durations_s: list[float]) -> Steps:
         """Wait for all steps, or for the end of the step in which a request arrives; gives back how many ran."""
+        env = self._env
         if len(durations_s) == 1:
-            yield self._env.timeout(durations_s[0])
+            yield env.timeout(durations_s[0])
             return 1
-        start_s = self._env.now
+        start_s = env.now
         ends_s = list(accumulate(durations_s))
-        arrival = self.next_arrival()
-        end = self._env.timeout(ends_s[-1])
-
-        def wake(_: Event) -> None:
-            if not arrival.triggered:
-                arrival.succeed(self)
-
-        end.callbacks.append(wake)
-        happened = yield arrival
-        if happened is self:  # nobody arrived
-            self._arrival = None
-            return len(durations_s)
-        # At equal times arrivals come before the step, so one that starts now is cut off too.
-        steps_done = min(bisect_left(ends_s, self._env.now - start_s) + 1, len(ends_s))
-        yield self._env.timeout(max(0.0, start_s + ends_s[steps_done - 1] - self._env.now))
-        return steps_done
+        self._in_run = env.active_process
+        try:
+            yield env.timeout(ends_s[-1])
+        except simpy.Interrupt:
+            # At equal times arrivals come before the step, so one that starts now is cut off too.
+            steps_done = min(bisect_left(ends_s, env.now - start_s) + 1, len(ends_s))
+            yield env.timeout(max(0.0, start_s + ends_s[steps_done - 1] - env.now))
+            return steps_done
+        self._in_run = None
+        return len(durations_s)
 
 
 def run_replica(
