@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from kvcache.specs import AttentionSpec, ChunkedLocalSpec, FullAttentionSpec, SlidingWindowSpec
 from models_configs.parts import KVCacheOptions, MixingCost
+from models_configs.quantization import WeightFormat, Weights
 from models_configs.reach import Chunk, Everything, Reach, Window
 
-__all__ = ["ChunkedAttention", "FullAttention", "Heads", "SlidingWindowAttention"]
+__all__ = ["ChunkedAttention", "FullAttention", "Heads", "SharedKVAttention", "SlidingWindowAttention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +19,28 @@ class Heads:
     num_heads: int
     num_kv_heads: int
     head_size: int
-    """Elements of one query, key or value."""
-    has_bias: bool = False
-    """On all four projections."""
-    has_qk_norm: bool = False
-    """A learned norm over each query and each key."""
+    """Elements of one query or key."""
+    head_size_v: int | None = None
+    """Elements of one value, where that differs."""
+    query_size: int | None = None
+    """Width that the projections read, where it is not the hidden size."""
+    has_qkv_bias: bool = False
+    has_output_bias: bool = False
+    num_norm_parameters: int = 0
+    """Learned norms over queries and keys (and values), on every rank."""
+    gate_size: int = 0
+    """Outputs of a projection that gates what attention gives: one per head, or one per element."""
+    has_kv_projections: bool = True
+    """Whether the layer has weights for keys and values of its own."""
     has_sinks: bool = False
     """A learned logit per query head that takes part in each softmax (gpt-oss): a weight, not KV."""
+    weight_format: WeightFormat | None = None
+    """Of the projections; None for unquantized."""
+
+    @property
+    def value_size(self) -> int:
+        """Elements of one value."""
+        return self.head_size if self.head_size_v is None else self.head_size_v
 
     def on_rank(self, tensor_parallel: int) -> tuple[int, int]:
         """Query heads and KV heads on one rank.
@@ -36,18 +52,20 @@ class Heads:
             raise ValueError(f"{self.num_heads} attention heads cannot be split evenly over {tensor_parallel} ranks")
         return self.num_heads // tensor_parallel, max(1, self.num_kv_heads // tensor_parallel)
 
-    def num_parameters(self, tensor_parallel: int) -> int:
-        """The four projections (q, k, v, o), their biases, the norms of queries and keys, the sinks."""
+    def weights(self, tensor_parallel: int) -> Weights:
+        """The four projections (q, k, v, o) and the gate; their biases, the norms of queries and keys, the sinks."""
         num_heads, num_kv_heads = self.on_rank(tensor_parallel)
-        query_size, kv_size = num_heads * self.head_size, 2 * num_kv_heads * self.head_size
-        num_parameters = (2 * query_size + kv_size) * self.hidden_size
-        if self.has_bias:
-            num_parameters += query_size + kv_size + self.hidden_size
-        if self.has_qk_norm:
-            num_parameters += 2 * self.head_size
-        if self.has_sinks:
-            num_parameters += num_heads
-        return num_parameters
+        kv_width = num_kv_heads * (self.head_size + self.value_size) if self.has_kv_projections else 0
+        qkv_width, output_width = num_heads * self.head_size + kv_width, num_heads * self.value_size
+        read_size = self.hidden_size if self.query_size is None else self.query_size
+        gate_width = self.gate_size // tensor_parallel
+        return Weights(
+            matrices=(qkv_width + gate_width) * read_size + output_width * self.hidden_size,
+            others=qkv_width * self.has_qkv_bias
+            + self.hidden_size * self.has_output_bias
+            + self.num_norm_parameters
+            + num_heads * self.has_sinks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +90,11 @@ class _HeadAttention(ABC):
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""
-        return self.heads.num_parameters(tensor_parallel)
+        return self.heads.weights(tensor_parallel).total
+
+    def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
+        """Bytes of those weights as published."""
+        return self.heads.weights(tensor_parallel).num_bytes(element_bytes, self.heads.weight_format)
 
     def mixing_cost(self, options: KVCacheOptions) -> MixingCost:
         """Scores and weighted sums over what is in reach.
@@ -82,14 +104,14 @@ class _HeadAttention(ABC):
         num_heads, _ = self.heads.on_rank(options.tensor_parallel)
         return MixingCost(
             reach=self.reach,
-            flops_per_pair=4 * num_heads * self.heads.head_size,
+            flops_per_pair=2 * num_heads * (self.heads.head_size + self.heads.value_size),
             bytes_per_token=self.spec(options).token_bytes,
         )
 
     def activation_elements(self, tensor_parallel: int = 1) -> int:
         """Queries, keys and values, and the output before its projection."""
         num_heads, num_kv_heads = self.heads.on_rank(tensor_parallel)
-        return 2 * (num_heads + num_kv_heads) * self.heads.head_size
+        return (num_heads + num_kv_heads) * (self.heads.head_size + self.heads.value_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +130,7 @@ class FullAttention(_HeadAttention):
             block_size=options.block_size,
             num_kv_heads=num_kv_heads,
             head_size=self.heads.head_size,
+            head_size_v=self.heads.head_size_v,
             dtype=options.kv_dtype,
         )
 
@@ -130,6 +153,7 @@ class SlidingWindowAttention(_HeadAttention):
             block_size=options.block_size,
             num_kv_heads=num_kv_heads,
             head_size=self.heads.head_size,
+            head_size_v=self.heads.head_size_v,
             dtype=options.kv_dtype,
             window=self.window,
         )
@@ -153,6 +177,45 @@ class ChunkedAttention(_HeadAttention):
             block_size=options.block_size,
             num_kv_heads=num_kv_heads,
             head_size=self.heads.head_size,
+            head_size_v=self.heads.head_size_v,
             dtype=options.kv_dtype,
             chunk=self.chunk,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKVAttention:
+    """Attention that reads the keys and values of another layer, and so keeps nothing (Gemma-3n, Gemma-4)."""
+
+    like: FullAttention | SlidingWindowAttention
+    """What it would be with KV of its own."""
+
+    @property
+    def reach(self) -> Reach:
+        """That of the layer whose KV it reads."""
+        return self.like.reach
+
+    @property
+    def shard_units(self) -> int:
+        """Query heads."""
+        return self.like.shard_units
+
+    def num_parameters(self, tensor_parallel: int = 1) -> int:
+        """Weights on one rank."""
+        return self.like.num_parameters(tensor_parallel)
+
+    def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
+        """Bytes of those weights as published."""
+        return self.like.weight_bytes(element_bytes, tensor_parallel)
+
+    def spec(self, options: KVCacheOptions) -> None:
+        """Nothing."""
+        return
+
+    def mixing_cost(self, options: KVCacheOptions) -> MixingCost:
+        """The same arithmetic, and the other layer's KV read once more."""
+        return self.like.mixing_cost(options)
+
+    def activation_elements(self, tensor_parallel: int = 1) -> int:
+        """As with KV of its own."""
+        return self.like.activation_elements(tensor_parallel)

@@ -1,49 +1,81 @@
-"""Models by name."""
+"""Models by name, or by the path of their `config.json`."""
 
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 
 from models_configs.families import FAMILIES
+from models_configs.hf_config import HFConfig, read_config_file
 from models_configs.model import Model
-from models_configs.published import Published
+from models_configs.published import Confidence, Family, Published
 
-__all__ = ["UnknownModelError", "find_model", "list_models"]
+__all__ = ["UnknownModelError", "find_model", "list_models", "read_model"]
 
 
 class UnknownModelError(ValueError):
-    """No model has this name; the message is one line for a person."""
+    """No model has this name or architecture; the message is one line for a person."""
 
 
 @cache
-def _entries() -> tuple[tuple[Published, Model], ...]:
-    return tuple((published, family.model(published)) for family in FAMILIES for published in family.published)
-
-
-@cache
-def _models_by_name() -> dict[str, Model]:
-    """Models by each of their names in lower case: the short one, and repositories with or without their owner."""
+def _by_name() -> dict[str, tuple[Family, Published]]:
+    """By each name in lower case: the short one, and repositories with or without their owner."""
     by_name = {}
-    for published, model in _entries():
-        repositories = [published.hf_id, *published.same_shape]
-        for name in (published.name, *repositories, *(repository.split("/")[1] for repository in repositories)):
-            by_name[name.lower()] = model
+    for family in FAMILIES:
+        for published in family.published:
+            repositories = [published.hf_id, *published.same_shape]
+            for name in (published.name, *repositories, *(repository.split("/")[1] for repository in repositories)):
+                by_name[name.lower()] = family, published
     return by_name
+
+
+@cache
+def _model(family_index: int, index: int) -> Model:
+    family = FAMILIES[family_index]
+    return family.model(family.published[index])
 
 
 def list_models() -> list[Model]:
     """All models, family by family."""
-    return [model for _, model in _entries()]
+    return [_model(number, index) for number, family in enumerate(FAMILIES) for index in range(len(family.published))]
 
 
 def find_model(name: str) -> Model:
-    """The model with this short name or Hugging Face repository, in any case.
+    """The model with this short name or Hugging Face repository, in any case, or that of a `config.json`.
 
-    Raises UnknownModelError, which suggests the nearest name.
+    A name that ends in .json or has a separator at its beginning is a path, as is any folder with a
+    config.json. Raises UnknownModelError, which suggests the nearest name, or ConfigFieldError for what
+    a config.json says.
     """
-    by_name = _models_by_name()
-    if model := by_name.get(name.lower()):
-        return model
+    by_name = _by_name()
+    if found := by_name.get(name.lower()):
+        family, published = found
+        return _model(FAMILIES.index(family), family.published.index(published))
+    path = Path(name)
+    if path.suffix == ".json" or path.is_absolute() or name.startswith(".") or (path / "config.json").is_file():
+        return read_model(path)
     if nearest := get_close_matches(name.lower(), by_name, n=1):
         raise UnknownModelError(f'unknown model "{name}"; did you mean "{nearest[0]}"?')
-    known = ", ".join(model.name for model in list_models())
-    raise UnknownModelError(f'unknown model "{name}"; known: {known}')
+    known = ", ".join(published.name for family in FAMILIES for published in family.published)
+    raise UnknownModelError(f'unknown model "{name}"; known: {known}; or a path to a config.json')
+
+
+def read_model(path: Path) -> Model:
+    """The model that a `config.json` (or a folder with one) describes.
+
+    Raises UnknownModelError for an architecture that no family knows, ConfigFieldError for what is
+    missing or not understood.
+    """
+    config = read_config_file(path)
+    family = _family_of(config)
+    name = (path if path.is_dir() else path.absolute().parent).name or "config.json"
+    return family.read(config, name, str(path), f"{path}", Confidence.CONFIG)
+
+
+def _family_of(config: HFConfig) -> Family:
+    model_type = config.text("model_type")
+    known = {known: family for family in FAMILIES for known in family.model_types}
+    if family := known.get(model_type):
+        return family
+    near = get_close_matches(model_type, known, n=1)
+    hint = f'; the nearest known is "{near[0]}"' if near else f"; known: {', '.join(sorted(known))}"
+    raise UnknownModelError(f'{config.origin}: model_type "{model_type}" is not known{hint}')

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kvcache.specs import DTYPE_BYTES, KVCacheSpec, cdiv
 from models_configs.parts import AttentionPart, KVCacheOptions, MixingCost, MLPPart, Routing
@@ -12,31 +13,41 @@ __all__ = ["Layer", "Model"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """An attention part and an MLP part, with the norms around them."""
+    """Parts that mix tokens and MLPs, with the norms around them.
 
-    attention: AttentionPart
-    mlp: MLPPart
+    One of each as a rule; some layers have two side by side (Falcon-H1, Gemma-4), and where each part is
+    a layer of its own (Nemotron-H) only one.
+    """
+
+    mixers: tuple[AttentionPart, ...]
+    mlps: tuple[MLPPart, ...]
     norm_parameters: int
-    """Weights of the layer's norms over the hidden size; every rank holds them."""
+    """Weights of the layer's norms over the hidden size, and others of no part; every rank holds them."""
+
+    @property
+    def parts(self) -> tuple[AttentionPart | MLPPart, ...]:
+        """All of them."""
+        return (*self.mixers, *self.mlps)
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""
-        return (
-            self.attention.num_parameters(tensor_parallel)
-            + self.norm_parameters
-            + self.mlp.num_parameters(tensor_parallel)
-        )
+        return self.norm_parameters + sum(part.num_parameters(tensor_parallel) for part in self.parts)
+
+    def routings(self, element_bytes: int, tensor_parallel: int = 1) -> list[Routing]:
+        """The routed experts of each MLP that has some."""
+        routings = (mlp.routing(element_bytes, tensor_parallel) for mlp in self.mlps)
+        return [routing for routing in routings if routing is not None]
 
     def num_shared_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank that every token passes: all but the routed experts."""
-        routing = self.mlp.routing(1, tensor_parallel)
-        routed = routing.num_experts * routing.expert_parameters if routing else 0
+        routings = self.routings(1, tensor_parallel)
+        routed = sum(routing.num_experts * routing.expert_parameters for routing in routings)
         return self.num_parameters(tensor_parallel) - routed
 
     def num_active_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank that one token passes: with routed experts, those of its choice."""
-        routing = self.mlp.routing(1, tensor_parallel)
-        routed = routing.top_k * routing.expert_parameters if routing else 0
+        routings = self.routings(1, tensor_parallel)
+        routed = sum(routing.top_k * routing.expert_parameters for routing in routings)
         return self.num_shared_parameters(tensor_parallel) + routed
 
     def linear_flops_per_token(self, tensor_parallel: int = 1) -> int:
@@ -45,8 +56,8 @@ class Layer:
 
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of the weights on one rank, where unquantized ones take `element_bytes` each."""
-        unquantized = self.attention.num_parameters(tensor_parallel) + self.norm_parameters
-        return unquantized * element_bytes + self.mlp.weight_bytes(element_bytes, tensor_parallel)
+        norm_bytes = self.norm_parameters * element_bytes
+        return norm_bytes + sum(part.weight_bytes(element_bytes, tensor_parallel) for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +80,22 @@ class Model:
     source: str
     """Where the figures come from."""
     confidence: str
+    other_parameters: int = 0
+    """Weights outside the layers beside the token embedding, the output head and the final norm; split like these."""
+    draft_layers: tuple[Layer, ...] = ()
+    """Layers that predict several tokens (MTP), which a server loads for speculative decoding only."""
+    assumed: tuple[str, ...] = ()
+    """What the configuration left open, and what was taken instead."""
 
     def __post_init__(self) -> None:
         if not self.layers:
             raise ValueError(f"{self.name} has no layers")
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(f"{self.name}: unknown dtype {self.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+
+    @property
+    def _mixers(self) -> list[AttentionPart]:
+        return [mixer for layer in self.layers for mixer in layer.mixers]
 
     @property
     def element_bytes(self) -> int:
@@ -85,7 +106,7 @@ class Model:
     def reaches(self) -> tuple[Reach, ...]:
         """The distinct windows and chunks of the layers, in order of first appearance; full attention is not one."""
         everything = Everything()
-        reaches = dict.fromkeys(layer.attention.reach for layer in self.layers)
+        reaches = dict.fromkeys(mixer.reach for mixer in self._mixers)
         return tuple(reach for reach in reaches if reach != everything)
 
     # Weights
@@ -96,7 +117,8 @@ class Model:
 
     def _outer_parameters(self, tensor_parallel: int) -> int:
         num_matrices = 1 if self.tie_embeddings else 2
-        return num_matrices * self.embedding_parameters(tensor_parallel) + self.hidden_size  # the final norm
+        split = num_matrices * self.embedding_parameters(tensor_parallel) + cdiv(self.other_parameters, tensor_parallel)
+        return split + self.hidden_size  # the final norm
 
     @property
     def num_parameters(self) -> int:
@@ -119,21 +141,20 @@ class Model:
 
     def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
         """What loading adds to `weight_bytes` on one rank, because kernels want quantized experts in round sizes."""
-        return sum(layer.mlp.kernel_padding_bytes(tensor_parallel) for layer in self.layers)
+        return sum(mlp.kernel_padding_bytes(tensor_parallel) for layer in self.layers for mlp in layer.mlps)
 
     def can_split(self, tensor_parallel: int) -> bool:
         """Whether every layer's heads or channels can be split evenly over so many ranks."""
-        return all(layer.attention.shard_units % tensor_parallel == 0 for layer in self.layers)
+        return all(mixer.shard_units % tensor_parallel == 0 for mixer in self._mixers)
 
     def routings(self, tensor_parallel: int = 1) -> Iterable[Routing]:
         """The routed experts of each layer that has some, on one rank."""
         for layer in self.layers:
-            if routing := layer.mlp.routing(self.element_bytes, tensor_parallel):
-                yield routing
+            yield from layer.routings(self.element_bytes, tensor_parallel)
 
     # What is kept for each request
 
-    def kv_cache_options(
+    def kv_cache_options(  # noqa: PLR0913, PLR0917  a flag each, as on a server's command line
         self,
         block_size: int = 16,
         tensor_parallel: int = 1,
@@ -141,11 +162,12 @@ class Model:
         mamba_cache_dtype: str = "auto",
         mamba_ssm_cache_dtype: str = "auto",
         mamba_cache_mode: str = "none",
+        num_speculative_tokens: int = 0,
     ) -> KVCacheOptions:
         """The options with each "auto" resolved as vLLM does.
 
-        Keys, values and convolution states take the model's dtype, the recurrent state that of the
-        convolution; "fp8" means fp8_e4m3.
+        Keys, values and convolution states take the model's dtype, the recurrent state its own if the
+        model declares one, or else that of the convolution; "fp8" means fp8_e4m3.
         """
         conv_dtype = self.dtype if mamba_cache_dtype == "auto" else mamba_cache_dtype
         kv_dtype = {"auto": self.dtype, "fp8": "fp8_e4m3"}.get(kv_cache_dtype, kv_cache_dtype)
@@ -154,39 +176,30 @@ class Model:
             tensor_parallel=tensor_parallel,
             kv_dtype=kv_dtype,
             conv_dtype=conv_dtype,
-            ssm_dtype=conv_dtype if mamba_ssm_cache_dtype == "auto" else mamba_ssm_cache_dtype,
+            ssm_dtype=None if mamba_ssm_cache_dtype == "auto" else mamba_ssm_cache_dtype,
             mamba_cache_mode=mamba_cache_mode,
+            num_speculative_tokens=num_speculative_tokens,
         )
 
-    def kv_cache_specs(
-        self,
-        block_size: int = 16,
-        tensor_parallel: int = 1,
-        kv_cache_dtype: str = "auto",
-        mamba_cache_dtype: str = "auto",
-        mamba_ssm_cache_dtype: str = "auto",
-        mamba_cache_mode: str = "none",
-    ) -> list[KVCacheSpec]:
-        """What each layer keeps on one rank, in layer order; a layer that keeps nothing has no entry.
+    def kv_cache_specs(self, **options: Any) -> list[KVCacheSpec]:
+        """What each layer keeps on one rank, in layer order; what keeps nothing has no entry.
 
-        `block_size` is in tokens. Blocks and states are raw: pages of unlike layers are made equal by
-        whoever groups them. Raises ValueError where the heads or channels cannot be split evenly over
-        the ranks, or a dtype is unknown.
+        `options` are those of `kv_cache_options`. With speculative tokens, the layers that draft them
+        come last. Blocks and states are raw: pages of unlike layers are made equal by whoever groups them.
+        Raises ValueError where the heads or channels cannot be split evenly over the ranks, or a dtype is
+        unknown.
         """
-        options = self.kv_cache_options(
-            block_size, tensor_parallel, kv_cache_dtype, mamba_cache_dtype, mamba_ssm_cache_dtype, mamba_cache_mode
-        )
-        specs = (layer.attention.spec(options) for layer in self.layers)
+        resolved = self.kv_cache_options(**options)
+        drafting = self.draft_layers if resolved.num_speculative_tokens else ()
+        mixers = [*self._mixers, *(mixer for layer in drafting for mixer in layer.mixers)]
+        specs = (mixer.spec(resolved) for mixer in mixers)
         return [spec for spec in specs if spec is not None]
 
     def mixing_costs(self, options: KVCacheOptions) -> list[MixingCost]:
         """What each layer does and moves to mix the tokens of one request, in layer order."""
-        return [layer.attention.mixing_cost(options) for layer in self.layers]
+        return [mixer.mixing_cost(options) for mixer in self._mixers]
 
     def activation_elements(self, tensor_parallel: int = 1) -> int:
         """Numbers alive at once for one token in its most demanding layer on one rank, the residual stream included."""
-        widest = max(
-            max(layer.attention.activation_elements(tensor_parallel), layer.mlp.activation_elements(tensor_parallel))
-            for layer in self.layers
-        )
+        widest = max(part.activation_elements(tensor_parallel) for layer in self.layers for part in layer.parts)
         return widest + 2 * self.hidden_size  # the stream and the branch that will be added to it

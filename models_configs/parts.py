@@ -23,10 +23,12 @@ class KVCacheOptions:
     """Of keys and values."""
     conv_dtype: str
     """Of a Mamba layer's convolution state."""
-    ssm_dtype: str
-    """Of a Mamba layer's recurrent state."""
+    ssm_dtype: str | None
+    """Of a layer's recurrent state; None: the layer's own choice, or else the convolution's."""
     mamba_cache_mode: str
     """ "none": one state per request; "align": states kept at block boundaries."""
+    num_speculative_tokens: int = 0
+    """Draft tokens of a step: a convolution keeps a column for each, a state a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,9 @@ class AttentionPart(Protocol):
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""
+
+    def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
+        """Bytes of those weights as published, where unquantized ones take `element_bytes` each."""
 
     def spec(self, options: KVCacheOptions) -> KVCacheSpec | None:
         """What the layer keeps; None if nothing of its own."""

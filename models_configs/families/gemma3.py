@@ -5,27 +5,27 @@ parameters) is not counted.
 """
 
 from models_configs.attention import FullAttention, SlidingWindowAttention
-from models_configs.families.common import read_heads
+from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads
 from models_configs.families.sources import GENZ, LITGPT
-from models_configs.mlp import DenseMLP
+from models_configs.hf_config import HFConfig
 from models_configs.model import Layer
-from models_configs.published import Confidence, Family, HFConfig, Published
+from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
 
-def _layers(config: HFConfig) -> tuple[Layer, ...]:
-    hidden_size = config.integer("hidden_size")
+def _stack(config: HFConfig) -> Stack:
     heads = read_heads(config, has_qk_norm=True)
     full = FullAttention(heads)
     sliding = SlidingWindowAttention(heads, window=config.integer("sliding_window"))
-    mlp = DenseMLP(hidden_size=hidden_size, intermediate_size=config.integer("intermediate_size"))
+    mlp = read_dense_mlp(config)
     period = config.integer("sliding_window_pattern")
-    return tuple(
+
+    def layer(index: int) -> Layer:
         # norms before and after each of the two parts
-        Layer(attention=sliding if (index + 1) % period else full, mlp=mlp, norm_parameters=4 * hidden_size)
-        for index in range(config.integer("num_hidden_layers"))
-    )
+        return layer_of(config, sliding if (index + 1) % period else full, mlp, num_norms=4)
+
+    return Stack(layers_of(config, layer))
 
 
 _DEEPMIND = "github google-deepmind/gemma gemma/gm/nn/_gemma.py"
@@ -53,7 +53,7 @@ _MULTIMODAL_EXCEPTIONS = {
 
 FAMILY = Family(
     model_types=("gemma3_text",),
-    layers=_layers,
+    stack=_stack,
     published=(
         Published(
             name="gemma-3-1b",

@@ -1,12 +1,12 @@
 """gpt-oss: sliding window and full attention in turn, experts in every layer, stored in 4 bits."""
 
 from models_configs.attention import FullAttention, SlidingWindowAttention
-from models_configs.families.common import read_heads
+from models_configs.families.common import EXPERT_MODULE, layer_of, read_heads
 from models_configs.families.sources import aiconfigurator
-from models_configs.mlp import MXFP4, MixtureOfExperts
-from models_configs.model import Layer
+from models_configs.hf_config import HFConfig
+from models_configs.mlp import MixtureOfExperts
 from models_configs.parts import AttentionPart
-from models_configs.published import Confidence, ConfigFieldError, Family, HFConfig, Published
+from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
@@ -20,27 +20,19 @@ def _attention_by_layer_type(config: HFConfig) -> dict[str, AttentionPart]:
 
 
 def _experts(config: HFConfig) -> MixtureOfExperts:
-    is_mxfp4 = config.section("quantization_config").get("quant_method") == "mxfp4"
     return MixtureOfExperts(
         hidden_size=config.integer("hidden_size"),
         expert_size=config.integer("intermediate_size"),
         num_experts=config.integer("num_local_experts"),
         top_k=config.integer("num_experts_per_tok"),
         has_bias=True,
-        expert_format=MXFP4 if is_mxfp4 else None,
+        expert_format=config.weight_format(EXPERT_MODULE),
     )
 
 
-def _layers(config: HFConfig) -> tuple[Layer, ...]:
+def _stack(config: HFConfig) -> Stack:
     attention, experts = _attention_by_layer_type(config), _experts(config)
-    norm_parameters = 2 * config.integer("hidden_size")
-    num_layers = config.integer("num_hidden_layers")
-    layer_types = config.texts("layer_types")
-    if len(layer_types) != num_layers:
-        raise ConfigFieldError(f"{config.origin} has {num_layers} layers but {len(layer_types)} layer_types")
-    if unknown := set(layer_types) - set(attention):
-        raise ConfigFieldError(f"unknown layer_types of {config.origin}: {', '.join(sorted(unknown))}")
-    return tuple(Layer(attention=attention[kind], mlp=experts, norm_parameters=norm_parameters) for kind in layer_types)
+    return Stack(tuple(layer_of(config, mixer, experts) for mixer in config.layer_types(attention)))
 
 
 _GPT_OSS = {
@@ -56,15 +48,22 @@ _GPT_OSS = {
     "vocab_size": 201088,
     "max_position_embeddings": 131072,
     "tie_word_embeddings": False,
-    # with modules_to_not_convert: attention, router, embeddings and output head stay in bfloat16
-    "quantization_config": {"quant_method": "mxfp4"},
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+    },
 }
 
 _EXCEPTIONS = {"torch_dtype": f"unset in the config.json; bfloat16 as in the weights: {Confidence.RECALLED}"}
 
 FAMILY = Family(
     model_types=("gpt_oss",),
-    layers=_layers,
+    stack=_stack,
     published=(
         Published(
             name="gpt-oss-20b",

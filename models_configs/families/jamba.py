@@ -1,13 +1,14 @@
 """Jamba: one attention layer in eight, Mamba-1 in the others; experts in every second layer."""
 
 from models_configs.attention import FullAttention
-from models_configs.families.common import read_heads
+from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads
 from models_configs.families.sources import GENZ
+from models_configs.hf_config import HFConfig
 from models_configs.mamba import Mamba1
-from models_configs.mlp import DenseMLP, MixtureOfExperts
+from models_configs.mlp import MixtureOfExperts
 from models_configs.model import Layer
 from models_configs.parts import AttentionPart, MLPPart
-from models_configs.published import Confidence, Family, HFConfig, Published
+from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
@@ -26,11 +27,11 @@ def _mamba(config: HFConfig) -> Mamba1:
     )
 
 
-def _layers(config: HFConfig) -> tuple[Layer, ...]:
+def _stack(config: HFConfig) -> Stack:
     hidden_size = config.integer("hidden_size")
     intermediate_size = config.integer("intermediate_size")
     attention, mamba = FullAttention(read_heads(config)), _mamba(config)
-    dense = DenseMLP(hidden_size=hidden_size, intermediate_size=intermediate_size)
+    dense = read_dense_mlp(config)
     experts = MixtureOfExperts(
         hidden_size=hidden_size,
         expert_size=intermediate_size,
@@ -44,9 +45,9 @@ def _layers(config: HFConfig) -> tuple[Layer, ...]:
     def layer(index: int) -> Layer:
         mixer: AttentionPart = attention if is_in("attn", index) else mamba
         mlp: MLPPart = experts if is_in("expert", index) else dense
-        return Layer(attention=mixer, mlp=mlp, norm_parameters=2 * hidden_size)
+        return layer_of(config, mixer, mlp)
 
-    return tuple(layer(index) for index in range(config.integer("num_hidden_layers")))
+    return Stack(layers_of(config, layer))
 
 
 _JAMBA = {
@@ -80,7 +81,7 @@ _MINI = {
 
 FAMILY = Family(
     model_types=("jamba",),
-    layers=_layers,
+    stack=_stack,
     published=(
         Published(
             name="jamba-v0.1",

@@ -1,23 +1,17 @@
 """Llama 3: full attention in every layer, dense MLPs."""
 
 from models_configs.attention import FullAttention
-from models_configs.families.common import read_heads
+from models_configs.families.common import layer_of, read_dense_mlp, read_heads
 from models_configs.families.sources import aiconfigurator
-from models_configs.mlp import DenseMLP
-from models_configs.model import Layer
-from models_configs.published import Confidence, Family, HFConfig, Published
+from models_configs.hf_config import HFConfig
+from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
 
-def _layers(config: HFConfig) -> tuple[Layer, ...]:
-    hidden_size = config.integer("hidden_size")
-    layer = Layer(
-        attention=FullAttention(read_heads(config)),
-        mlp=DenseMLP(hidden_size=hidden_size, intermediate_size=config.integer("intermediate_size")),
-        norm_parameters=2 * hidden_size,
-    )
-    return (layer,) * config.integer("num_hidden_layers")
+def _stack(config: HFConfig) -> Stack:
+    layer = layer_of(config, FullAttention(read_heads(config)), read_dense_mlp(config))
+    return Stack((layer,) * config.integer("num_hidden_layers"))
 
 
 _LLAMA_3_1 = {
@@ -32,7 +26,7 @@ _LLAMA_3_1 = {
 
 FAMILY = Family(
     model_types=("llama",),
-    layers=_layers,
+    stack=_stack,
     published=(
         Published(
             name="llama-3.1-8b",

@@ -4,21 +4,22 @@ The figures are those of the text model; the vision tower is not counted.
 """
 
 from models_configs.attention import ChunkedAttention, FullAttention
-from models_configs.families.common import read_heads
+from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads
 from models_configs.families.sources import aiconfigurator
-from models_configs.mlp import DenseMLP, MixtureOfExperts
+from models_configs.hf_config import HFConfig
+from models_configs.mlp import MixtureOfExperts
 from models_configs.model import Layer
 from models_configs.parts import AttentionPart, MLPPart
-from models_configs.published import Confidence, Family, HFConfig, Published
+from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
 
-def _layers(config: HFConfig) -> tuple[Layer, ...]:
+def _stack(config: HFConfig) -> Stack:
     hidden_size = config.integer("hidden_size")
     heads = read_heads(config)  # `use_qk_norm` is a norm without weights
     chunked, full = ChunkedAttention(heads, chunk=config.integer("attention_chunk_size")), FullAttention(heads)
-    dense = DenseMLP(hidden_size=hidden_size, intermediate_size=config.integer("intermediate_size_mlp"))
+    dense = read_dense_mlp(config, "intermediate_size_mlp")
     experts = MixtureOfExperts(
         hidden_size=hidden_size,
         expert_size=config.integer("intermediate_size"),
@@ -33,9 +34,9 @@ def _layers(config: HFConfig) -> tuple[Layer, ...]:
     def layer(index: int) -> Layer:
         attention: AttentionPart = chunked if (index + 1) % full_period else full
         mlp: MLPPart = dense if (index + 1) % expert_period else experts
-        return Layer(attention=attention, mlp=mlp, norm_parameters=2 * hidden_size)
+        return layer_of(config, attention, mlp)
 
-    return tuple(layer(index) for index in range(config.integer("num_hidden_layers")))
+    return Stack(layers_of(config, layer))
 
 
 _LLAMA_4 = {
@@ -61,7 +62,7 @@ _EXCEPTIONS = {
 
 FAMILY = Family(
     model_types=("llama4_text",),
-    layers=_layers,
+    stack=_stack,
     published=(
         Published(
             name="llama-4-scout",

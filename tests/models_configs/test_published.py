@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from models_configs.families import gpt_oss, llama
-from models_configs.published import ConfigFieldError, HFConfig, Published
+from models_configs.hf_config import ConfigFieldError, HFConfig
+from models_configs.published import Published
 
 LLAMA = llama.FAMILY.published[0]
 

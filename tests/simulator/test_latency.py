@@ -72,8 +72,9 @@ def test_windows_make_long_contexts_cheap() -> None:
     gemma = find_model("gemma-3-27b")
 
     def without_window(layer: Layer) -> Layer:
-        assert isinstance(layer.attention, FullAttention | SlidingWindowAttention)
-        return replace(layer, attention=FullAttention(layer.attention.heads))
+        (mixer,) = layer.mixers
+        assert isinstance(mixer, FullAttention | SlidingWindowAttention)
+        return replace(layer, mixers=(FullAttention(mixer.heads),))
 
     all_full = replace(gemma, layers=tuple(map(without_window, gemma.layers)))
     contexts = [30_000] * 8

@@ -1,0 +1,129 @@
+"""In what format a checkpoint stores its weights: formats, and how a `config.json` names them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kvcache.specs import cdiv
+
+__all__ = ["FP8_BLOCK", "FP8_CHANNEL", "INT4", "INT8", "MXFP4", "NVFP4", "WeightFormat", "Weights", "read_format"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """Quantized weights: so many bits per element, and a scale for each group of elements."""
+
+    name: str
+    element_bits: int
+    scale_bits: int
+    scale_group: int
+    """Elements that share a scale."""
+    hidden_multiple: int = 1
+    """To which a server's kernels round the hidden size up when they load the weights."""
+    intermediate_multiple: int = 1
+    """To which they round the width of an expert up."""
+
+    def num_bytes(self, num_elements: int) -> int:
+        """Bytes of `num_elements`, scales included."""
+        return cdiv(num_elements * (self.element_bits * self.scale_group + self.scale_bits), 8 * self.scale_group)
+
+
+# OCP Microscaling formats 1.0: 4 bits, and an 8-bit scale for each 32 elements. The multiples are those
+# of the Marlin and TensorRT-LLM kernels (vLLM 0.32, fused_moe/oracle/mxfp4.py). With them gpt-oss-20b
+# takes 13.67 GiB and gpt-oss-120b 65.9; servers have printed 13.72 (A100), 13.47 (H100) and 65.97, 64.38.
+MXFP4 = WeightFormat(
+    name="mxfp4", element_bits=4, scale_bits=8, scale_group=32, hidden_multiple=256, intermediate_multiple=128
+)
+NVFP4 = WeightFormat(name="nvfp4", element_bits=4, scale_bits=8, scale_group=16)
+FP8_BLOCK = WeightFormat(name="fp8 in blocks", element_bits=8, scale_bits=32, scale_group=128 * 128)
+# One scale for a whole row of a matrix, or for the matrix: lost in the rounding of a row of thousands.
+FP8_CHANNEL = WeightFormat(name="fp8", element_bits=8, scale_bits=32, scale_group=4096)
+INT8 = WeightFormat(name="int8", element_bits=8, scale_bits=32, scale_group=4096)
+# A 16-bit scale and a 4-bit zero point for each 128 elements, the usual group of GPTQ, AWQ and AutoRound.
+INT4 = WeightFormat(name="int4", element_bits=4, scale_bits=20, scale_group=128)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Weights of one part on one rank: matrices, which a checkpoint may quantize, and all else."""
+
+    matrices: int
+    others: int = 0
+    """Biases, norms, convolutions and such: never quantized."""
+
+    @property
+    def total(self) -> int:
+        """How many."""
+        return self.matrices + self.others
+
+    def num_bytes(self, element_bytes: int, weight_format: WeightFormat | None) -> int:
+        """Bytes as published, where unquantized ones take `element_bytes` each."""
+        if weight_format is None:
+            return self.total * element_bytes
+        return weight_format.num_bytes(self.matrices) + self.others * element_bytes
+
+
+def read_format(quantization: Mapping[str, object], module: str) -> WeightFormat | None:
+    """The format of one module's matrices, as a `quantization_config` has it; None: not quantized.
+
+    `module` is a path as in the checkpoint, for instance "model.layers.1.self_attn.q_proj". Raises
+    ValueError for a method that is not known.
+    """
+    if not quantization or any(_names(pattern, module) for pattern in _exempt(quantization)):
+        return None
+    return _format(quantization)
+
+
+def _exempt(quantization: Mapping[str, object]) -> Sequence[str]:
+    """Patterns of modules that stay as they are, under the names that the tools give them."""
+    keys = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "modules_to_not_quantize")
+    values = [quantization.get(key) for key in keys]
+    return [str(pattern) for value in values if isinstance(value, list | tuple) for pattern in value]
+
+
+def _names(pattern: str, module: str) -> bool:
+    """Whether a pattern (a path or its end, `*` for anything, `re:` before a regular expression) means the module."""
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], module) is not None
+    if "*" in pattern:
+        return fnmatchcase(module, pattern) or fnmatchcase(module, pattern + ".*")
+    return f".{pattern}." in f".{module}."
+
+
+def _format(quantization: Mapping[str, object]) -> WeightFormat:
+    method = str(quantization.get("quant_method", "")).lower()
+    algorithm = str(quantization.get("quant_algo", "")).lower()
+    if method == "fp8" or "fp8" in algorithm:
+        return FP8_BLOCK if quantization.get("weight_block_size") else FP8_CHANNEL
+    if method == "mxfp4":
+        return MXFP4
+    if "nvfp4" in method + algorithm:
+        return NVFP4
+    if method in {"gptq", "awq", "auto-round", "auto_round", "autoround", "gptq_marlin", "awq_marlin"}:
+        return _integer_format(int(str(quantization.get("bits", 4))))
+    if method == "compressed-tensors":
+        return _compressed_format(quantization)
+    if method == "modelopt" and not algorithm:
+        return NVFP4
+    raise ValueError(f"unknown quant_method {method!r}")
+
+
+def _integer_format(bits: int) -> WeightFormat:
+    if bits not in (4, 8):
+        raise ValueError(f"integer weights of {bits} bits are not known, only of 4 and 8")
+    return INT4 if bits == 4 else INT8
+
+
+def _compressed_format(quantization: Mapping[str, object]) -> WeightFormat:
+    groups = quantization.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise ValueError("compressed-tensors without the weights of a config group")
+    bits, kind = weights.get("num_bits", 4), weights.get("type", "int")
+    if kind == "float":
+        if bits == 4:
+            return MXFP4 if weights.get("group_size") == 32 else NVFP4
+        return FP8_BLOCK if weights.get("strategy") == "block" else FP8_CHANNEL
+    return _integer_format(int(bits))
