@@ -5,8 +5,8 @@ The decisions, in vLLM 0.32's order: hybrid manager off, all layers alike, one a
 otherwise pages made equal and layers cut into groups of equal size.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from kvcache.errors import UnsupportedLayersError
 from kvcache.specs import KVCacheSpec, cdiv
@@ -30,6 +30,15 @@ class KVCacheGroup:
     """Places in each block that no layer uses, because another group is larger."""
     layer_page_bytes: tuple[int, ...] = ()
     """Bytes of each layer's page, where layers of one type differ in size."""
+
+    def among(self, members: Collection[int]) -> "KVCacheGroup":
+        """The group with those of its layers that are `members`: what one stage of a pipeline has of it."""
+        kept = [place for place, layer in enumerate(self.layers) if layer in members]
+        return replace(
+            self,
+            layers=tuple(self.layers[place] for place in kept),
+            layer_page_bytes=tuple(self.layer_page_bytes[place] for place in kept) if self.layer_page_bytes else (),
+        )
 
     @property
     def bytes_per_block(self) -> int:

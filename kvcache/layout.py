@@ -8,7 +8,14 @@ from math import gcd, lcm
 from kvcache.errors import PoolTooSmallError
 from kvcache.grouping import KVCacheGroup
 
-__all__ = ["KVCacheLayout", "block_sizes", "plan_layout"]
+__all__ = [
+    "KVCacheLayout",
+    "block_sizes",
+    "blocks_per_request",
+    "bytes_per_block",
+    "fit_max_model_len",
+    "plan_layout",
+]
 
 GIB = 1 << 30
 
@@ -100,6 +107,16 @@ def _check_longest_request_fits(
         f"a request of max_model_len {max_model_len:,} needs {_gib(needed_bytes(max_model_len))} of KV cache,"
         f" {_gib(available_bytes)} are available{advice}"
     )
+
+
+def fit_max_model_len(
+    groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int, max_in_flight_tokens: int
+) -> int:
+    """The longest request, up to `max_model_len` tokens, that a pool holds beside the null block; at least 1."""
+    if not groups:
+        return max_model_len
+    usable = num_blocks - 1
+    return max(1, _largest_true(max_model_len, lambda n: blocks_per_request(groups, n, max_in_flight_tokens) <= usable))
 
 
 def _gib(num_bytes: int) -> str:

@@ -61,6 +61,9 @@ class KVCacheSpec(Protocol):
         blocks alive which have already left a window.
         """
 
+    def blocks_while_decoding(self, num_tokens: int) -> int:
+        """Blocks that a request of `num_tokens` computed ones holds in one group between two steps, at most."""
+
     def with_page_bytes(self, page_bytes: int) -> "KVCacheSpec":
         """The same layer with a larger page: by a larger block where that fits, else by padding.
 
@@ -179,6 +182,10 @@ class FullAttentionSpec(AttentionSpec):
         """All blocks of the request."""
         return cdiv(num_tokens, self.block_size)
 
+    def blocks_while_decoding(self, num_tokens: int) -> int:
+        """All blocks of the request."""
+        return cdiv(num_tokens, self.block_size)
+
     @property
     def type_key(self) -> tuple[object, ...]:
         """All layers that keep every token are of one type."""
@@ -207,6 +214,10 @@ class MLASpec(AttentionSpec):
     kind: ClassVar[str] = "mla"
 
     def max_blocks_per_request(self, num_tokens: int, max_in_flight_tokens: int) -> int:
+        """All blocks of the request."""
+        return cdiv(num_tokens, self.block_size)
+
+    def blocks_while_decoding(self, num_tokens: int) -> int:
         """All blocks of the request."""
         return cdiv(num_tokens, self.block_size)
 
@@ -244,6 +255,10 @@ class SlidingWindowSpec(AttentionSpec):
         """The window plus what is in flight, and one more because a window need not start at a block's edge."""
         return cdiv(min(self.window - 1 + max_in_flight_tokens, num_tokens), self.block_size) + 1
 
+    def blocks_while_decoding(self, num_tokens: int) -> int:
+        """The tokens that the next query sees, and one block more because they need not start at a block's edge."""
+        return min(cdiv(num_tokens, self.block_size), cdiv(self.window - 1, self.block_size) + 1)
+
     @property
     def type_key(self) -> tuple[object, ...]:
         """Layers of one window and block size."""
@@ -269,6 +284,10 @@ class ChunkedLocalSpec(AttentionSpec):
     def max_blocks_per_request(self, num_tokens: int, max_in_flight_tokens: int) -> int:
         """One chunk plus what is in flight."""
         return cdiv(min(self.chunk + max_in_flight_tokens, num_tokens), self.block_size)
+
+    def blocks_while_decoding(self, num_tokens: int) -> int:
+        """One chunk."""
+        return cdiv(min(self.chunk, num_tokens), self.block_size)
 
     @property
     def type_key(self) -> tuple[object, ...]:
@@ -342,6 +361,10 @@ class MambaSpec:
     def max_blocks_per_request(self, num_tokens: int, max_in_flight_tokens: int) -> int:
         """The running state and, where states are cached, the one it is copied from; one per speculative token."""
         return (2 if self.cache_mode == "align" else 1) + self.num_speculative_blocks
+
+    def blocks_while_decoding(self, num_tokens: int) -> int:
+        """The running state, and one per speculative token."""
+        return 1 + self.num_speculative_blocks
 
     @property
     def type_key(self) -> tuple[object, ...]:

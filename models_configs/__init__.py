@@ -6,6 +6,7 @@ layer is made of), then a file of `families` (published figures and the rule tha
 """
 
 from models_configs.catalogue import UnknownModelError, find_model, list_models
+from models_configs.hf_config import ConfigFieldError
 from models_configs.model import Layer, Model
 from models_configs.parts import AttentionPart, KVCacheOptions, MixingCost, MLPPart, Routing
 from models_configs.reach import Chunk, Everything, Reach, Window
@@ -13,6 +14,7 @@ from models_configs.reach import Chunk, Everything, Reach, Window
 __all__ = [
     "AttentionPart",
     "Chunk",
+    "ConfigFieldError",
     "Everything",
     "KVCacheOptions",
     "Layer",

@@ -1,7 +1,8 @@
 """One frozen description of a model: what each layer keeps, weighs and computes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from kvcache.specs import DTYPE_BYTES, KVCacheSpec, cdiv
@@ -86,6 +87,9 @@ class Model:
     """Layers that predict several tokens (MTP), which a server loads for speculative decoding only."""
     assumed: tuple[str, ...] = ()
     """What the configuration left open, and what was taken instead."""
+    holds_embedding: bool = True
+    holds_head: bool = True
+    """Whether this is the first and the last stage of a pipeline: all of it, unless `stage` cut it."""
 
     def __post_init__(self) -> None:
         if not self.layers:
@@ -116,9 +120,12 @@ class Model:
         return cdiv(self.vocab_size, tensor_parallel) * self.hidden_size
 
     def _outer_parameters(self, tensor_parallel: int) -> int:
-        num_matrices = 1 if self.tie_embeddings else 2
-        split = num_matrices * self.embedding_parameters(tensor_parallel) + cdiv(self.other_parameters, tensor_parallel)
-        return split + self.hidden_size  # the final norm
+        one_serves_both = self.tie_embeddings and self.holds_embedding and self.holds_head
+        num_matrices = self.holds_embedding + self.holds_head - one_serves_both
+        split = num_matrices * self.embedding_parameters(tensor_parallel)
+        if self.holds_embedding:
+            split += cdiv(self.other_parameters, tensor_parallel)
+        return split + self.hidden_size * self.holds_head  # the final norm
 
     @property
     def num_parameters(self) -> int:
@@ -131,13 +138,18 @@ class Model:
         return self._outer_parameters(1) + sum(layer.num_active_parameters() for layer in self.layers)
 
     def weight_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of the weights on one of `tensor_parallel` ranks, as published.
+        """Bytes of the weights on one of `tensor_parallel` ranks, as published, without the layers that draft.
 
         Heads, channels, MLPs, experts and the vocabulary are split; norms and routers are on every
-        rank. Raises ValueError where the heads or channels cannot be split evenly.
+        rank. Experts may also be dealt out whole (expert parallelism): that takes the same bytes.
+        Raises ValueError where the heads or channels cannot be split evenly.
         """
         layers = sum(layer.weight_bytes(self.element_bytes, tensor_parallel) for layer in self.layers)
         return self._outer_parameters(tensor_parallel) * self.element_bytes + layers
+
+    def draft_weight_bytes(self, tensor_parallel: int = 1) -> int:
+        """Bytes of the layers that draft, on one rank; they share embedding and head with the others."""
+        return sum(layer.weight_bytes(self.element_bytes, tensor_parallel) for layer in self.draft_layers)
 
     def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
         """What loading adds to `weight_bytes` on one rank, because kernels want quantized experts in round sizes."""
@@ -151,6 +163,31 @@ class Model:
         """The routed experts of each layer that has some, on one rank."""
         for layer in self.layers:
             yield from layer.routings(self.element_bytes, tensor_parallel)
+
+    # Pipeline stages
+
+    def stage_ends(self, pipeline_parallel: int) -> list[int]:
+        """Behind which layer each stage ends. Where they cannot be equal, those before the last get one more.
+
+        As in vLLM 0.32 (`distributed/utils.py`, `get_pp_indices`).
+        """
+        size, rest = divmod(len(self.layers), pipeline_parallel)
+        last = pipeline_parallel - 1
+        return list(accumulate(size + (last - rest <= stage < last) for stage in range(pipeline_parallel)))
+
+    def stages(self, pipeline_parallel: int) -> list["Model"]:
+        """What each stage holds: its layers, the first the embedding, the last the head and the layers that draft."""
+        ends = self.stage_ends(pipeline_parallel)
+        return [
+            replace(
+                self,
+                layers=self.layers[start:end],
+                holds_embedding=start == 0,
+                holds_head=end == len(self.layers),
+                draft_layers=self.draft_layers if end == len(self.layers) else (),
+            )
+            for start, end in zip([0, *ends], ends, strict=False)
+        ]
 
     # What is kept for each request
 
@@ -189,11 +226,14 @@ class Model:
         Raises ValueError where the heads or channels cannot be split evenly over the ranks, or a dtype is
         unknown.
         """
+        return [spec for _, spec in self.kv_cache_layers(**options)]
+
+    def kv_cache_layers(self, **options: Any) -> list[tuple[int, KVCacheSpec]]:
+        """(layer, what it keeps) as in `kv_cache_specs`; layers that draft are numbered behind the others."""
         resolved = self.kv_cache_options(**options)
-        drafting = self.draft_layers if resolved.num_speculative_tokens else ()
-        mixers = [*self._mixers, *(mixer for layer in drafting for mixer in layer.mixers)]
-        specs = (mixer.spec(resolved) for mixer in mixers)
-        return [spec for spec in specs if spec is not None]
+        layers = (*self.layers, *self.draft_layers) if resolved.num_speculative_tokens else self.layers
+        specs = ((index, mixer.spec(resolved)) for index, layer in enumerate(layers) for mixer in layer.mixers)
+        return [(index, spec) for index, spec in specs if spec is not None]
 
     def mixing_costs(self, options: KVCacheOptions) -> list[MixingCost]:
         """What each layer does and moves to mix the tokens of one request, in layer order."""

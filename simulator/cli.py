@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `kvplan trace`.
+"""The command line: `kvplan simulate`, `kvplan capacity`, `kvplan models`, `kvplan trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -40,6 +40,9 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     model: options.ModelName,
     gpu: options.Gpu = None,
     tensor_parallel_size: options.TensorParallel = 1,
+    pipeline_parallel_size: options.PipelineParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    speculative_config: options.SpeculativeConfig = None,
     trace: options.Trace = None,
     request_rate: options.RequestRate = None,
     input_len: options.InputLen = None,
@@ -54,11 +57,12 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
     kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
     num_gpu_blocks_override: options.NumGpuBlocks = None,
-    block_size: options.BlockSize = 16,
+    block_size: options.BlockSize = None,
+    mamba_block_size: options.MambaBlockSize = None,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     mamba_cache_dtype: options.MambaCacheDtype = "auto",
     mamba_ssm_cache_dtype: options.MambaSsmCacheDtype = "auto",
-    enable_prefix_caching: options.PrefixCaching = True,
+    enable_prefix_caching: options.PrefixCaching = None,
     prefix_cache_retention_interval: options.Retention = "0",
     disable_hybrid_kv_cache_manager: options.DisableHybrid = False,
     max_num_seqs: options.MaxNumSeqs = None,
@@ -120,10 +124,57 @@ def _print_summary(result: "Result", folder: Path) -> None:
             console.print(str(file), highlight=False)
 
 
+@app.command(context_settings={"allow_extra_args": True})
+def capacity(  # noqa: PLR0917  a flag per setting, as on a server's command line
+    context: typer.Context,
+    model: options.ModelName,
+    gpu: options.Gpu = None,
+    tensor_parallel_size: options.TensorParallel = 1,
+    pipeline_parallel_size: options.PipelineParallel = 1,
+    enable_expert_parallel: options.ExpertParallel = False,
+    speculative_config: options.SpeculativeConfig = None,
+    dtype: options.Dtype = "auto",
+    max_model_len: options.MaxModelLen = None,
+    gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
+    kv_cache_memory_bytes: options.KvCacheMemoryBytes = None,
+    num_gpu_blocks_override: options.NumGpuBlocks = None,
+    block_size: options.BlockSize = None,
+    mamba_block_size: options.MambaBlockSize = None,
+    kv_cache_dtype: options.KvCacheDtype = "auto",
+    mamba_cache_dtype: options.MambaCacheDtype = "auto",
+    mamba_ssm_cache_dtype: options.MambaSsmCacheDtype = "auto",
+    enable_prefix_caching: options.PrefixCaching = None,
+    disable_hybrid_kv_cache_manager: options.DisableHybrid = False,
+    max_num_seqs: options.MaxNumSeqs = None,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
+    async_scheduling: options.AsyncScheduling = True,
+    request_len: options.RequestLen = None,
+    curve: options.Curve = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Print what a server would print at start, without a GPU: block size, padding, blocks, tokens, concurrency.
+
+    It refuses where the server would. A whole serve command may follow "--": its flags that change KV memory count,
+    the others are named.
+
+    Examples: kvplan capacity gemma-3-27b --gpu h100-80gb -tp 2
+    kvplan capacity --gpu h100-80gb -- vllm serve google/gemma-3-27b-it -tp 2 --max-model-len 32768
+    """
+    settings = dict(locals())
+    for name in ("context", "request_len", "curve", "as_json"):
+        del settings[name]
+    serve_words = [model, *context.args] if context.args else []
+    if serve_words:
+        del settings["model"]
+    from simulator.capacity_command import print_capacity
+
+    print_capacity(settings, serve_words, request_lengths=request_len or [], curve=curve, as_json=as_json)
+
+
 @app.command()
 def trace(
     file: options.TraceFile,
-    block_size: options.BlockSize = 16,
+    block_size: options.TraceBlockSize = 16,
     out: options.Picture = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -157,10 +208,18 @@ def _refuse(message: str) -> NoReturn:
 def _mistakes() -> tuple[type[Exception], ...]:
     """Errors that are a person's to mend. Looked up only where something was raised."""
     from kvcache.errors import KVCacheError
-    from models_configs import UnknownModelError
+    from models_configs import ConfigFieldError, UnknownModelError
     from simulator.hardware import UnknownGpuError
     from simulator.memory import WeightsDoNotFitError
     from simulator.scenario import ScenarioError
     from workloads import TraceError
 
-    return (KVCacheError, ScenarioError, TraceError, UnknownGpuError, UnknownModelError, WeightsDoNotFitError)
+    return (
+        ConfigFieldError,
+        KVCacheError,
+        ScenarioError,
+        TraceError,
+        UnknownGpuError,
+        UnknownModelError,
+        WeightsDoNotFitError,
+    )

@@ -10,7 +10,9 @@ import typer
 
 TRAFFIC, MEMORY, CACHE, SCHEDULER, OUTPUT = "Traffic", "Model and memory", "KV cache", "Scheduler", "Output"
 
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Catalogue name or Hugging Face id: gemma-3-27b.")]
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
+]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file, plain or gzip-compressed.")]
 
 
@@ -35,21 +37,43 @@ Seed = Annotated[int, _option(TRAFFIC, "Seed of everything random.")]
 Gpu = Annotated[str | None, _option(MEMORY, "Accelerator of each rank: h100-80gb, a100-80gb, h200, b200, l4, ...")]
 StepTime = Annotated[float | None, _option(MEMORY, "Let every step take so many seconds, whatever the GPU.")]
 TensorParallel = Annotated[int, _option(MEMORY, "Ranks that share each layer. [1]", "--tensor-parallel-size", "-tp")]
+PipelineParallel = Annotated[
+    int, _option(MEMORY, "Stages that share the layers. [1]", "--pipeline-parallel-size", "-pp")
+]
+ExpertParallel = Annotated[
+    bool, _option(MEMORY, "Deal experts out whole instead of in slices.", "--enable-expert-parallel", "-ep")
+]
+SpeculativeConfig = Annotated[
+    str | None,
+    _option(MEMORY, 'Who drafts: {"method": "mtp", "num_speculative_tokens": 1}.', "--speculative-config", "-sc"),
+]
 Dtype = Annotated[str, _option(MEMORY, "Of weights and activations: auto, bfloat16, float16, float32.")]
-MaxModelLen = Annotated[int | None, _option(MEMORY, "Tokens of the longest request. [the model's own]")]
+MaxModelLen = Annotated[
+    str | None, _option(MEMORY, 'Tokens of the longest request; "auto": the longest that fits. [the model\'s own]')
+]
 GpuMemoryUtilization = Annotated[float, _option(MEMORY, "Part of the GPU's memory that the server takes. [0.92]")]
 KvCacheMemoryBytes = Annotated[str | None, _option(MEMORY, "KV cache of each rank, stated outright: 40GiB.")]
 NumGpuBlocks = Annotated[
     int | None, _option(MEMORY, "Blocks of the pool, stated outright.", "--num-gpu-blocks-override")
 ]
 
-BlockSize = Annotated[int, _option(CACHE, "Tokens in one block, before alignment with Mamba states. [16]")]
+BlockSize = Annotated[
+    int | None, _option(CACHE, "Tokens in one block, before alignment with Mamba states. [16; 64 for latent attention]")
+]
+TraceBlockSize = Annotated[int, _option(CACHE, "Tokens in one block. [16]", "--block-size")]
+MambaBlockSize = Annotated[
+    int | None, _option(CACHE, "Tokens between cached states, where no layer attends. [as attention's]")
+]
 KvCacheDtype = Annotated[str, _option(CACHE, "Of keys and values: auto, bfloat16, fp8, ...")]
 MambaCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's convolution state. [auto]")]
 MambaSsmCacheDtype = Annotated[str, _option(CACHE, "Of Mamba's recurrent state. [auto]")]
 PrefixCaching = Annotated[
-    bool,
-    _option(CACHE, "Reuse the blocks of equal prefixes. [on]", "--enable-prefix-caching/--no-enable-prefix-caching"),
+    bool | None,
+    _option(
+        CACHE,
+        "Reuse the blocks of equal prefixes. [on where a layer attends]",
+        "--enable-prefix-caching/--no-enable-prefix-caching",
+    ),
 ]
 Retention = Annotated[
     str,
@@ -81,6 +105,12 @@ ReserveFullIsl = Annotated[
 ]
 Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
 
+RequestLen = Annotated[
+    list[int] | None, _option(OUTPUT, "Say too what a request of so many tokens takes; may be given several times.")
+]
+Curve = Annotated[
+    Path | None, _option(OUTPUT, "Draw tokens, concurrency and bytes against length and ranks into this PNG or SVG.")
+]
 Out = Annotated[Path | None, _option(OUTPUT, "Run folder. [runs/<model>-<time>]")]
 Picture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [<trace>.png in this folder]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]

@@ -87,7 +87,7 @@ class MemoryBudget:
     offered_bytes: int
     """The device's memory times the utilization, rounded up."""
     weight_bytes: int
-    """As loaded: with what kernels add to quantized experts."""
+    """As loaded: with the layers that draft, and what kernels add to quantized experts."""
     activation_bytes: int
     sampler_bytes: int
     cuda_graph_bytes: int
@@ -135,7 +135,9 @@ def plan_memory(model: Model, gpu: Gpu, options: MemoryOptions) -> MemoryBudget:
     tensor_parallel = options.tensor_parallel
     return MemoryBudget(
         offered_bytes=math.ceil(gpu.memory_bytes * options.gpu_memory_utilization),
-        weight_bytes=model.weight_bytes(tensor_parallel) + model.kernel_padding_bytes(tensor_parallel),
+        weight_bytes=model.weight_bytes(tensor_parallel)
+        + model.draft_weight_bytes(tensor_parallel)
+        + model.kernel_padding_bytes(tensor_parallel),
         activation_bytes=estimate_activation_bytes(model, options),
         sampler_bytes=estimate_sampler_bytes(model, options),
         cuda_graph_bytes=estimate_cuda_graph_bytes(model),

@@ -4,6 +4,7 @@ Everything is checked here once; the rest of the simulator trusts it. A mistake 
 one line that names the flag, the value and, where there is one, the nearest right one.
 """
 
+import json
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +17,7 @@ __all__ = ["Scenario", "ScenarioError", "parse_bytes"]
 GIB = 1 << 30
 MOST_BLOCKS = 100_000_000
 """Of a pool: each costs this program some bytes too."""
+SPECULATIVE_EXAMPLE = '{"method": "mtp", "num_speculative_tokens": 1}'
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": GIB, "ti": 2**40}
 
 
@@ -33,6 +35,19 @@ def parse_bytes(value: object) -> object:
     return int(float(match[1]) * UNITS[match[2].lower()])
 
 
+def _parse_length(value: object) -> object:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def _parse_json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError(f"must be a JSON object such as {SPECULATIVE_EXAMPLE}, got {value!r}") from None
+
+
 def _parse_retention(value: object) -> object:
     if isinstance(value, str) and value != "dense":
         if not value.isdigit():
@@ -46,6 +61,16 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AttentionDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
 StateDtype = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+class SpeculativeConfig(BaseModel):
+    """Who drafts how many tokens for a step to check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["mtp", "eagle", "eagle3", "ngram"]
+    """Layers of the model's own, a layer trained for it, or a search in the prompt."""
+    num_speculative_tokens: Count
 
 
 class Scenario(BaseModel):
@@ -78,16 +103,24 @@ class Scenario(BaseModel):
 
     # The engine, as a server's command line has it.
     tensor_parallel_size: Count = 1
+    pipeline_parallel_size: Count = 1
+    enable_expert_parallel: bool = False
+    """Experts are dealt out whole, not cut into slices: the same bytes on each rank."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    max_model_len: Count | None = None
+    max_model_len: Annotated[Count | Literal["auto"] | None, BeforeValidator(_parse_length)] = None
+    """"auto": the longest that fits."""
+    speculative_config: Annotated[SpeculativeConfig | None, BeforeValidator(_parse_json)] = None
     gpu_memory_utilization: Share = 0.92
     kv_cache_memory_bytes: Bytes | None = None
     num_gpu_blocks_override: Annotated[int, Field(ge=2, le=MOST_BLOCKS)] | None = None
-    block_size: Annotated[int, Field(ge=1)] = 16
+    block_size: Count | None = None
+    """None: 16, or 64 where a latent vector is kept."""
+    mamba_block_size: Count | None = None
     kv_cache_dtype: AttentionDtype = "auto"
     mamba_cache_dtype: StateDtype = "auto"
     mamba_ssm_cache_dtype: StateDtype = "auto"
-    enable_prefix_caching: bool = True
+    enable_prefix_caching: bool | None = None
+    """None: on, unless no layer attends to tokens."""
     prefix_cache_retention_interval: Annotated[
         Annotated[int, Field(ge=0)] | Literal["dense"], BeforeValidator(_parse_retention)
     ] = 0
@@ -112,6 +145,11 @@ class Scenario(BaseModel):
         """Tokens between retained windows and states; None keeps all."""
         interval = self.prefix_cache_retention_interval
         return None if interval == "dense" else int(interval)
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Tokens that are drafted for each step."""
+        return 0 if self.speculative_config is None else self.speculative_config.num_speculative_tokens
 
 
 def _first_line(error: ValidationError) -> str:

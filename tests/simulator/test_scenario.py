@@ -16,8 +16,8 @@ def mistake(**values) -> str:
 def test_a_model_is_enough():
     """Everything else has vLLM's default, or one that follows from the GPU."""
     scenario = Scenario(model="gemma-3-1b")
-    assert (scenario.gpu_memory_utilization, scenario.block_size, scenario.max_num_seqs) == (0.92, 16, None)
-    assert (scenario.enable_prefix_caching, scenario.scheduling_policy, scenario.seed) == (True, "fcfs", 0)
+    assert (scenario.gpu_memory_utilization, scenario.block_size, scenario.max_num_seqs) == (0.92, None, None)
+    assert (scenario.enable_prefix_caching, scenario.scheduling_policy, scenario.seed) == (None, "fcfs", 0)
 
 
 @pytest.mark.parametrize(
