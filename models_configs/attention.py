@@ -32,6 +32,8 @@ class Heads:
     """Outputs of a projection that gates what attention gives: one per head, or one per element."""
     has_kv_projections: bool = True
     """Whether the layer has weights for keys and values of its own."""
+    values_are_keys: bool = False
+    """One projection gives both (Gemma-4), which are kept one beside the other all the same."""
     has_sinks: bool = False
     """A learned logit per query head that takes part in each softmax (gpt-oss): a weight, not KV."""
     weight_format: WeightFormat | None = None
@@ -42,20 +44,29 @@ class Heads:
         """Elements of one value."""
         return self.head_size if self.head_size_v is None else self.head_size_v
 
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether ranks get equal numbers of query heads, and of KV heads or copies of one."""
+        fewer, more = sorted((self.num_kv_heads, tensor_parallel))
+        return self.num_heads % tensor_parallel == 0 and more % fewer == 0
+
     def on_rank(self, tensor_parallel: int) -> tuple[int, int]:
         """Query heads and KV heads on one rank.
 
         With fewer KV heads than ranks each rank holds a copy of one, as vLLM has it. Raises
-        ValueError where the query heads cannot be split evenly.
+        ValueError where the heads cannot be split evenly.
         """
-        if self.num_heads % tensor_parallel:
-            raise ValueError(f"{self.num_heads} attention heads cannot be split evenly over {tensor_parallel} ranks")
+        if not self.can_split(tensor_parallel):
+            heads = f"{self.num_heads} attention heads"
+            if self.num_heads % tensor_parallel == 0:
+                heads = f"{self.num_kv_heads} KV heads"
+            raise ValueError(f"{heads} cannot be split evenly over {tensor_parallel} ranks")
         return self.num_heads // tensor_parallel, max(1, self.num_kv_heads // tensor_parallel)
 
     def weights(self, tensor_parallel: int) -> Weights:
         """The four projections (q, k, v, o) and the gate; their biases, the norms of queries and keys, the sinks."""
         num_heads, num_kv_heads = self.on_rank(tensor_parallel)
-        kv_width = num_kv_heads * (self.head_size + self.value_size) if self.has_kv_projections else 0
+        kv_size = self.head_size + self.value_size * (not self.values_are_keys)
+        kv_width = num_kv_heads * kv_size * self.has_kv_projections
         qkv_width, output_width = num_heads * self.head_size + kv_width, num_heads * self.value_size
         read_size = self.hidden_size if self.query_size is None else self.query_size
         gate_width = self.gate_size // tensor_parallel
@@ -83,10 +94,9 @@ class _HeadAttention(ABC):
     def spec(self, options: KVCacheOptions) -> AttentionSpec:
         """The KV that the layer keeps."""
 
-    @property
-    def shard_units(self) -> int:
-        """Query heads."""
-        return self.heads.num_heads
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether ranks get equal numbers of query heads, and of KV heads or copies of one."""
+        return self.heads.can_split(tensor_parallel)
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""
@@ -195,10 +205,9 @@ class SharedKVAttention:
         """That of the layer whose KV it reads."""
         return self.like.reach
 
-    @property
-    def shard_units(self) -> int:
-        """Query heads."""
-        return self.like.shard_units
+    def can_split(self, tensor_parallel: int) -> bool:
+        """As with KV of its own."""
+        return self.like.can_split(tensor_parallel)
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""

@@ -48,11 +48,14 @@ class GatedDeltaNet(StateMixer):
         return 2 * key_heads * self.key_size + self._value_heads(tensor_parallel) * self.value_size
 
     def weights(self, tensor_parallel: int) -> Weights:
-        """Projections to q, k, v, the output gate z, and a and b of each head; out; convolution, A, dt bias, norm."""
+        """Projections to q, k, v and the output gate z, out; those to a and b, convolution, A, dt bias, norm.
+
+        Those to a and b have one output per head, too few for a block: quantized checkpoints keep them as they are.
+        """
         heads, conv_channels = self._value_heads(tensor_parallel), self._conv_channels(tensor_parallel)
         value_width = heads * self.value_size
-        matrices = (conv_channels + 2 * value_width + 2 * heads) * self.hidden_size
-        return Weights(matrices, conv_channels * self.d_conv + 2 * heads + self.value_size)
+        others = 2 * heads * self.hidden_size + conv_channels * self.d_conv + 2 * heads + self.value_size
+        return Weights((conv_channels + 2 * value_width) * self.hidden_size, others)
 
     def shapes(self, tensor_parallel: int, num_speculative_tokens: int) -> tuple[tuple[int, ...], ...]:
         """The convolution's last inputs (q, k, v), and a matrix for each value head."""
@@ -82,6 +85,8 @@ class KimiDelta(StateMixer):
     num_heads: int
     head_size: int
     d_conv: int
+    has_full_rank_gate: bool = False
+    """The output gate is one projection (Kimi-K3), not two of low rank."""
     ssm_dtype: str | None = None
     """Of the state, where the model declares one."""
     format: WeightFormat | None = None
@@ -101,10 +106,11 @@ class KimiDelta(StateMixer):
         return split_evenly(self.num_heads, tensor_parallel, "delta heads") * self.head_size
 
     def weights(self, tensor_parallel: int) -> Weights:
-        """Projections to q, k, v, b, two of low rank to decay and output gate, out; convolutions, A, dt bias, norm."""
+        """Projections to q, k, v, b, decay (of low rank), output gate, out; convolutions, A, dt bias, norm."""
         heads, width = self.num_heads // tensor_parallel, self._width(tensor_parallel)
-        low_rank = 2 * (self.hidden_size * self.head_size + self.head_size * width)
-        matrices = (4 * width + heads) * self.hidden_size + low_rank
+        low_rank = self.head_size * (self.hidden_size + width)
+        gate = self.hidden_size * width if self.has_full_rank_gate else low_rank
+        matrices = (4 * width + heads) * self.hidden_size + low_rank + gate
         return Weights(matrices, 3 * width * self.d_conv + heads + width + self.head_size)
 
     def shapes(self, tensor_parallel: int, num_speculative_tokens: int) -> tuple[tuple[int, ...], ...]:

@@ -40,6 +40,12 @@ class HFConfig:
         beside = {name: fields[name] for name in BESIDE_TEXT if fields.get(name) is not None}
         return cls({"model_type": fields.get("model_type"), **beside, **text}, origin)
 
+    def completed(self, defaults: Mapping[str, object]) -> "HFConfig":
+        """With these fields where it has none, noted as assumed."""
+        missing = {name: value for name, value in defaults.items() if not self.has(name)}
+        self.assumed.update(missing)
+        return HFConfig({**self.fields, **missing}, self.origin, self.assumed)
+
     def has(self, name: str) -> bool:
         """Whether the field is there, and not null."""
         return self.fields.get(name) is not None

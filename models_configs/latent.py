@@ -27,8 +27,12 @@ class LatentAttention:
     """Elements of a value (`v_head_dim`)."""
     query_rank: int | None = None
     """Of the latent vector that queries are projected from; None: they are projected from the hidden state."""
+    gate_size: int = 0
+    """Outputs of a projection that gates what attention gives (Kimi-K3)."""
+    num_other_matrix_elements: int = 0
+    """Weights of the matrices of what chooses tokens (DeepSeek-V3.2's indexer), on every rank."""
     num_other_parameters: int = 0
-    """Weights of what chooses tokens (DeepSeek-V3.2's indexer), on every rank."""
+    """Its weights that no checkpoint quantizes."""
     weight_format: WeightFormat | None = None
     """Of the projections; None for unquantized."""
 
@@ -37,10 +41,9 @@ class LatentAttention:
         """All tokens before it."""
         return Everything()
 
-    @property
-    def shard_units(self) -> int:
-        """Query heads; the latent vector is on every rank."""
-        return self.num_heads
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether the query heads can be split evenly; the latent vector is on every rank."""
+        return self.num_heads % tensor_parallel == 0
 
     def _heads(self, tensor_parallel: int) -> int:
         return split_evenly(self.num_heads, tensor_parallel, "attention heads")
@@ -54,11 +57,12 @@ class LatentAttention:
             norms = self.query_rank + self.kv_rank
         down = self.hidden_size * (self.kv_rank + self.rope_size)
         up = self.kv_rank * heads * (self.nope_size + self.value_size)
-        output = heads * self.value_size * self.hidden_size
-        return Weights(query + down + up + output, norms + self.num_other_parameters)
+        output = (heads * self.value_size + self.gate_size // tensor_parallel) * self.hidden_size
+        matrices = query + down + up + output + self.num_other_matrix_elements
+        return Weights(matrices, norms + self.num_other_parameters)
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
-        """Projections down to the latents and up again, out; norms of the latents."""
+        """Projections down to the latents and up again, the gate, out; norms of the latents; what chooses tokens."""
         return self._weights(tensor_parallel).total
 
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:

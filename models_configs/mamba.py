@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from models_configs.parts import KVCacheOptions
-from models_configs.quantization import Weights
+from models_configs.quantization import WeightFormat, Weights
 from models_configs.states import StateMixer, split_evenly, state_dtype
 
 __all__ = ["SCAN_FLOPS_PER_STATE_ELEMENT", "Mamba1"]
@@ -30,6 +30,13 @@ class Mamba1(StateMixer):
     """Learned norms over dt, B and C (Jamba)."""
     ssm_dtype: str | None = None
     """Of the state, where the model declares one."""
+    format: WeightFormat | None = None
+    """Of the projections; None for unquantized."""
+
+    @property
+    def weight_format(self) -> WeightFormat | None:
+        """Of the projections."""
+        return self.format
 
     @property
     def shard_units(self) -> int:

@@ -157,7 +157,7 @@ class Model:
 
     def can_split(self, tensor_parallel: int) -> bool:
         """Whether every layer's heads or channels can be split evenly over so many ranks."""
-        return all(mixer.shard_units % tensor_parallel == 0 for mixer in self._mixers)
+        return all(mixer.can_split(tensor_parallel) for mixer in self._mixers)
 
     def routings(self, tensor_parallel: int = 1) -> Iterable[Routing]:
         """The routed experts of each layer that has some, on one rank."""

@@ -78,9 +78,8 @@ class AttentionPart(Protocol):
     def reach(self) -> Reach:
         """How far back a token attends."""
 
-    @property
-    def shard_units(self) -> int:
-        """What tensor parallelism splits (heads, channels): the number of ranks must divide it."""
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether its heads or channels can be split evenly over so many ranks."""
 
     def num_parameters(self, tensor_parallel: int = 1) -> int:
         """Weights on one rank."""

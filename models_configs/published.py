@@ -60,6 +60,8 @@ class Family:
     """Whether a configuration that does not say so has one matrix for embedding and output."""
     max_model_len: int | None = None
     """Longest context where the configuration has none: models without positions."""
+    class_defaults: Mapping[str, object] = field(default_factory=dict)
+    """What published configurations leave to the model's class in transformers."""
 
     def model(self, published: Published) -> Model:
         """The model that the published figures describe. Raises ConfigFieldError where a figure is missing."""
@@ -68,6 +70,7 @@ class Family:
 
     def read(self, config: HFConfig, name: str, hf_id: str, source: str, confidence: str) -> Model:
         """The model that a configuration describes. Raises ConfigFieldError where a figure is missing or unknown."""
+        config = config.completed(self.class_defaults)
         stack = self.stack(config)
         return Model(
             name=name,

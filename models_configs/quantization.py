@@ -102,10 +102,8 @@ def _format(quantization: Mapping[str, object]) -> WeightFormat:
         return NVFP4
     if method in {"gptq", "awq", "auto-round", "auto_round", "autoround", "gptq_marlin", "awq_marlin"}:
         return _integer_format(int(str(quantization.get("bits", 4))))
-    if method == "compressed-tensors":
+    if method in {"compressed-tensors", "modelopt"}:
         return _compressed_format(quantization)
-    if method == "modelopt" and not algorithm:
-        return NVFP4
     raise ValueError(f"unknown quant_method {method!r}")
 
 
@@ -120,7 +118,7 @@ def _compressed_format(quantization: Mapping[str, object]) -> WeightFormat:
     first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(weights, Mapping):
-        raise ValueError("compressed-tensors without the weights of a config group")
+        raise ValueError("config_groups without weights")
     bits, kind = weights.get("num_bits", 4), weights.get("type", "int")
     if kind == "float":
         if bits == 4:

@@ -35,6 +35,10 @@ class StateMixer(ABC):
     def shard_units(self) -> int:
         """Heads or channels: the number of ranks must divide it."""
 
+    def can_split(self, tensor_parallel: int) -> bool:
+        """Whether its heads or channels can be split evenly over so many ranks."""
+        return self.shard_units % tensor_parallel == 0
+
     @abstractmethod
     def weights(self, tensor_parallel: int) -> Weights:
         """Weights on one rank."""

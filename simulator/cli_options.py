@@ -43,6 +43,7 @@ PipelineParallel = Annotated[
 ExpertParallel = Annotated[
     bool, _option(MEMORY, "Deal experts out whole instead of in slices.", "--enable-expert-parallel", "-ep")
 ]
+EnforceEager = Annotated[bool, _option(MEMORY, "Capture no CUDA graphs: they take memory.", "--enforce-eager")]
 SpeculativeConfig = Annotated[
     str | None,
     _option(MEMORY, 'Who drafts: {"method": "mtp", "num_speculative_tokens": 1}.', "--speculative-config", "-sc"),

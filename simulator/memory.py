@@ -72,6 +72,8 @@ class MemoryOptions:
     """Tokens of one step, at most."""
     max_num_seqs: int = 1024
     """Requests of one step, at most."""
+    enforce_eager: bool = False
+    """No CUDA graphs."""
     kv_cache_memory_bytes: int | None = None
     """Given outright, for each rank: nothing is estimated."""
 
@@ -140,7 +142,7 @@ def plan_memory(model: Model, gpu: Gpu, options: MemoryOptions) -> MemoryBudget:
         + model.kernel_padding_bytes(tensor_parallel),
         activation_bytes=estimate_activation_bytes(model, options),
         sampler_bytes=estimate_sampler_bytes(model, options),
-        cuda_graph_bytes=estimate_cuda_graph_bytes(model),
+        cuda_graph_bytes=0 if options.enforce_eager else estimate_cuda_graph_bytes(model),
         runtime_bytes=estimate_runtime_bytes(options),
     )
 

@@ -35,6 +35,11 @@ def parse_bytes(value: object) -> object:
     return int(float(match[1]) * UNITS[match[2].lower()])
 
 
+def _parse_method(value: object) -> object:
+    """vLLM has a name for the layers of each model that has some: "deepseek_mtp", "qwen3_next_mtp", ..."""
+    return "mtp" if isinstance(value, str) and value.endswith("_mtp") else value
+
+
 def _parse_length(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
@@ -68,9 +73,15 @@ class SpeculativeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Literal["mtp", "eagle", "eagle3", "ngram"]
+    method: Annotated[Literal["mtp", "eagle", "eagle3", "ngram"], BeforeValidator(_parse_method)]
     """Layers of the model's own, a layer trained for it, or a search in the prompt."""
     num_speculative_tokens: Count
+    model: str | None = None
+    """Of the drafter: its layer is taken to be like the model's own."""
+    draft_tensor_parallel_size: Count | None = None
+    prompt_lookup_max: Count | None = None
+    prompt_lookup_min: Count | None = None
+    """These change what is drafted, not what is kept."""
 
 
 class Scenario(BaseModel):
@@ -109,6 +120,8 @@ class Scenario(BaseModel):
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     max_model_len: Annotated[Count | Literal["auto"] | None, BeforeValidator(_parse_length)] = None
     """"auto": the longest that fits."""
+    enforce_eager: bool = False
+    """No CUDA graphs are captured, so none take memory."""
     speculative_config: Annotated[SpeculativeConfig | None, BeforeValidator(_parse_json)] = None
     gpu_memory_utilization: Share = 0.92
     kv_cache_memory_bytes: Bytes | None = None

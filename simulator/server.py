@@ -263,5 +263,6 @@ def _budget_bytes(scenario: Scenario, model: Model, gpu: Gpu | None, limits: Sch
             gpu_memory_utilization=scenario.gpu_memory_utilization,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             max_num_seqs=limits.max_num_seqs,
+            enforce_eager=scenario.enforce_eager,
         ),
     )

@@ -5,27 +5,20 @@ parameters) is not counted.
 """
 
 from models_configs.attention import FullAttention, SlidingWindowAttention
-from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads
+from models_configs.families.common import layer_of, read_dense_mlp, read_heads, slides
 from models_configs.families.sources import GENZ, LITGPT
 from models_configs.hf_config import HFConfig
-from models_configs.model import Layer
 from models_configs.published import Confidence, Family, Published, Stack
 
 __all__ = ["FAMILY"]
 
 
 def _stack(config: HFConfig) -> Stack:
-    heads = read_heads(config, has_qk_norm=True)
-    full = FullAttention(heads)
-    sliding = SlidingWindowAttention(heads, window=config.integer("sliding_window"))
-    mlp = read_dense_mlp(config)
-    period = config.integer("sliding_window_pattern")
-
-    def layer(index: int) -> Layer:
-        # norms before and after each of the two parts
-        return layer_of(config, sliding if (index + 1) % period else full, mlp, num_norms=4)
-
-    return Stack(layers_of(config, layer))
+    heads, mlp = read_heads(config, has_qk_norm=True), read_dense_mlp(config)
+    # norms before and after each of the two parts
+    full = layer_of(config, FullAttention(heads), mlp, num_norms=4)
+    sliding = layer_of(config, SlidingWindowAttention(heads, config.integer("sliding_window")), mlp, num_norms=4)
+    return Stack(tuple(sliding if is_sliding else full for is_sliding in slides(config, period=6)))
 
 
 _DEEPMIND = "github google-deepmind/gemma gemma/gm/nn/_gemma.py"
@@ -52,8 +45,15 @@ _MULTIMODAL_EXCEPTIONS = {
 }
 
 FAMILY = Family(
-    model_types=("gemma3_text",),
+    model_types=("gemma3", "gemma3_text"),
     stack=_stack,
+    class_defaults={
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+    },
     published=(
         Published(
             name="gemma-3-1b",

@@ -1,8 +1,8 @@
-"""Llama 3: full attention in every layer, dense MLPs."""
+"""Llama 2 and 3: full attention in every layer, dense MLPs."""
 
 from models_configs.attention import FullAttention
 from models_configs.families.common import layer_of, read_dense_mlp, read_heads
-from models_configs.families.sources import aiconfigurator
+from models_configs.families.sources import LITGPT, aiconfigurator
 from models_configs.hf_config import HFConfig
 from models_configs.published import Confidence, Family, Published, Stack
 
@@ -24,9 +24,18 @@ _LLAMA_3_1 = {
     "torch_dtype": "bfloat16",
 }
 
+_70B = {
+    **_LLAMA_3_1,
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}
+
 FAMILY = Family(
     model_types=("llama",),
     stack=_stack,
+    ties_embeddings=False,
     published=(
         Published(
             name="llama-3.1-8b",
@@ -46,14 +55,48 @@ FAMILY = Family(
             name="llama-3.1-70b",
             hf_id="meta-llama/Llama-3.1-70B",
             same_shape=("meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Meta-Llama-3.1-70B"),
+            config=_70B,
+            source=aiconfigurator("meta-llama/Meta-Llama-3.1-70B"),
+            confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="llama-3.1-405b",
+            hf_id="meta-llama/Llama-3.1-405B",
+            same_shape=("meta-llama/Llama-3.1-405B-Instruct", "meta-llama/Meta-Llama-3.1-405B"),
             config={
                 **_LLAMA_3_1,
-                "num_hidden_layers": 80,
-                "hidden_size": 8192,
-                "num_attention_heads": 64,
-                "intermediate_size": 28672,
+                "num_hidden_layers": 126,
+                "hidden_size": 16384,
+                "num_attention_heads": 128,
+                "intermediate_size": 53248,
             },
-            source=aiconfigurator("meta-llama/Meta-Llama-3.1-70B"),
+            source=aiconfigurator("meta-llama/Meta-Llama-3.1-405B"),
+            confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="llama-3.3-70b",
+            hf_id="meta-llama/Llama-3.3-70B-Instruct",
+            config=_70B,
+            source=f"github kvcache-ai/kvcache-blog@d455485bd1c5 (model data); {LITGPT}",
+            confidence=Confidence.TRANSCRIBED,
+        ),
+        Published(
+            name="llama-2-7b",
+            hf_id="meta-llama/Llama-2-7b-hf",
+            same_shape=("meta-llama/Llama-2-7b-chat-hf",),
+            config={
+                "model_type": "llama",
+                "num_hidden_layers": 32,
+                "hidden_size": 4096,
+                "num_attention_heads": 32,
+                "num_key_value_heads": 32,
+                "intermediate_size": 11008,
+                "vocab_size": 32000,
+                "max_position_embeddings": 4096,
+                "tie_word_embeddings": False,
+                "torch_dtype": "float16",
+            },
+            source="github inference-sim/inference-sim@f90a1e3a6787 model_configs/llama-2-7b-hf/config.json",
             confidence=Confidence.CONFIG,
         ),
     ),
