@@ -35,20 +35,22 @@ def print_capacity(
         command = parse_serve_command(serve_words)
         settings = {**settings, **command.settings}
         ignored = command.ignored
+    for length in request_lengths:
+        if length < 1:
+            raise ScenarioError(f"--request-len: must be at least 1 token, got {length}")
     capacity = Capacity.of(plan_server(Scenario(**settings)))
     if curve is not None:
         from simulator.plots_capacity import write_curve
 
         write_curve(capacity, curve)
-    for length in request_lengths:
-        if length < 1:
-            raise ScenarioError(f"--request-len: must be at least 1 token, got {length}")
     if as_json:
         described = {**capacity.describe(), **_needs(capacity, request_lengths), "ignored": ignored}
         Console(soft_wrap=True).print_json(json.dumps(described), highlight=False)
         return
     console = Console()
     console.print(_table(capacity, request_lengths))
+    if curve is not None:
+        console.print(f"Picture and table: {curve}, {curve.with_suffix('.csv')}", highlight=False)
     if ignored:
         console.print(f"Ignored, because they do not change KV memory: {', '.join(ignored)}", highlight=False)
     for assumed in capacity.server.model.assumed if _is_from_file(capacity) else ():
@@ -80,7 +82,8 @@ def _table(capacity: Capacity, lengths: Sequence[int]) -> Table:
 def _title(capacity: Capacity) -> str:
     scenario, gpu = capacity.server.scenario, capacity.server.gpu
     ranks = scenario.tensor_parallel_size * scenario.pipeline_parallel_size
-    return capacity.server.model.name + (f" on {ranks} × {gpu.name}" if gpu else f", {ranks} rank(s)")
+    where = f"{ranks} × {gpu.name}" if gpu else f"{ranks} rank" + "s" * (ranks > 1)
+    return f"{capacity.server.model.name} on {where}"
 
 
 def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:

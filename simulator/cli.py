@@ -6,7 +6,7 @@ What a command needs is imported when it runs, so that help comes at once.
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -171,6 +171,22 @@ def capacity(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     from simulator.capacity_command import print_capacity
 
     print_capacity(settings, serve_words, request_lengths=request_len or [], curve=curve, as_json=as_json)
+
+
+@app.command()
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Catalogue name, Hugging Face id, or path to a config.json.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the models of the catalogue, or say of one what each layer keeps, where that is known from, what is assumed.
+
+    Example: kvplan models jamba-v0.1
+    """
+    from simulator.models_command import print_models
+
+    print_models(name, as_json=as_json)
 
 
 @app.command()
