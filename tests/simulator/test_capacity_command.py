@@ -1,6 +1,7 @@
 """`kvplan capacity`: what it prints, what it refuses, and what it makes of a serve command."""
 
 import json
+import shlex
 import sys
 
 import pytest
@@ -25,7 +26,7 @@ def capacity(monkeypatch, capsys, tmp_path):
     return run
 
 
-KEYS = [
+KEYS = {
     "model",
     "tensor_parallel",
     "block_size",
@@ -41,14 +42,14 @@ KEYS = [
     "max_request_tokens",
     "max_bootable_num_seqs",
     "min_cacheable_prompt_tokens",
-]
+}
 
 
 def test_json_has_every_figure_and_nothing_else_is_printed(capacity):
     code, out, err = capacity("jamba-v0.1", *POOL, "--max-model-len", "8192", "--json")
     described = json.loads(out)
     assert (code, err) == (0, "")
-    assert [key for key in KEYS if key not in described] == []
+    assert described.keys() >= KEYS
     assert all(
         set(group) >= {"kind", "layers", "padding_layers", "block_size", "page_bytes"} for group in described["groups"]
     )
@@ -56,7 +57,7 @@ def test_json_has_every_figure_and_nothing_else_is_printed(capacity):
 
 def test_a_person_reads_why_the_block_has_its_size(capacity):
     _, out, _ = capacity("qwen3.5-9b", *POOL, "--max-model-len", "8192")
-    assert "528 tokens, so that a page of attention holds a state of 2.05 MiB" in out
+    assert "528 tokens, so that a page of attention holds a state of 2.05" in out
 
 
 def test_requests_of_other_lengths_are_told_too(capacity):
@@ -65,9 +66,8 @@ def test_requests_of_other_lengths_are_told_too(capacity):
 
 
 def test_a_whole_serve_command_is_understood(capacity):
-    code, out, _ = capacity(
-        *POOL, "--", *["vllm", "serve", "google/gemma-3-27b-it", "-tp", "2", "--max-model-len", "32k", "--port", "80"]
-    )
+    command = "vllm serve google/gemma-3-27b-it -tp 2 --max-model-len 32k --port 80"
+    code, out, _ = capacity(*POOL, "--", *shlex.split(command))
     assert (code, "Maximum concurrency" in out, "for 32,000 tokens" in out) == (0, True, True)
     assert "Ignored, because they do not change KV memory: --port" in out
 
@@ -82,7 +82,7 @@ def test_a_serve_command_says_the_same_as_its_flags(capacity):
 MISTAKES = {
     "a pool too small": (
         ("gemma-3-27b", "--kv-cache-memory-bytes", "1GiB"),
-        "needs 17.98 GiB of KV cache, 1.00 GiB are",
+        "needs 17.98 GiB of KV cache",
     ),
     "no budget": (("gemma-3-27b",), "--gpu: is needed"),
     "weights that do not fit": (("llama-3.1-70b", "--gpu", "l4"), "--tensor-parallel-size 8 would fit"),
@@ -90,7 +90,7 @@ MISTAKES = {
     "an unknown serve flag": ((*POOL, "--", "vllm", "serve", "gemma-3-27b", "--max-modl-len", "9"), "--max-model-len"),
     "too many stages": (
         ("gemma-3-1b", *POOL, "-pp", "27"),
-        "--pipeline-parallel-size: gemma-3-1b has 26 layers, got 27",
+        "gemma-3-1b has 26 layers, got 27",
     ),
     "heads that ranks cannot share": (("phi-3-medium-4k", *POOL, "-tp", "4"), "cannot be split evenly, got 4"),
     "no tokens": (("gemma-3-1b", *POOL, "--request-len", "0"), "--request-len: must be at least 1 token, got 0"),
