@@ -57,8 +57,10 @@ class BlockPool:
         self._num_queued = 0
         self._run_of: list[_Run | None] = [None] * num_blocks
         """The run in which a block is free; None while it is held or unhashed."""
-        self._more_holders: dict[int, int] = {}
-        """Holders of a block beside the first; only of blocks that have some."""
+        self._more_holders = [0] * num_blocks
+        """Holders of each block beside the first."""
+        self._num_shared = 0
+        """Blocks that have several."""
         self._copies: dict[int, list[int]] = {}
         """All blocks of a key that was hashed more than once, the first first."""
 
@@ -162,8 +164,7 @@ class BlockPool:
 
     def put_hashed(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
         """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
-        more = self._more_holders
-        if more and not more.keys().isdisjoint(blocks):
+        if self._num_shared and any(map(self._more_holders.__getitem__, blocks)):
             keys, blocks = self._drop_holders(keys, blocks)
         if not blocks:
             return
@@ -177,31 +178,18 @@ class BlockPool:
     def _drop_holders(self, keys: Sequence[int], blocks: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """Keys and blocks of those that nobody holds any more, after each lost a holder."""
         more = self._more_holders
-        # What is shared is most often a request's beginning, which is given back last.
-        end = len(blocks)
-        while end:
-            num_more = more.get(blocks[end - 1])
-            if num_more is None:
-                break
-            end -= 1
-            if num_more == 1:
-                del more[blocks[end]]
-            else:
-                more[blocks[end]] = num_more - 1
-        keys, blocks = keys[:end], blocks[:end]
-        if more.keys().isdisjoint(blocks):
-            return keys, blocks
+        num_apart = 0
         free_keys: list[int] = []
         free_blocks: list[int] = []
         for key, block in zip(keys, blocks, strict=True):
-            num_more = more.get(block)
-            if num_more is None:
+            num_more = more[block]
+            if num_more:
+                more[block] = num_more - 1
+                num_apart += num_more == 1
+            else:
                 free_keys.append(key)
                 free_blocks.append(block)
-            elif num_more == 1:
-                del more[block]
-            else:
-                more[block] = num_more - 1
+        self._num_shared -= num_apart
         return free_keys, free_blocks
 
     # Prefixes.
@@ -223,14 +211,19 @@ class BlockPool:
     def touch(self, blocks: Iterable[int]) -> None:
         """Add a holder to each hashed block; free ones leave the queue."""
         run_of, more = self._run_of, self._more_holders
+        num_taken = num_shared = 0
         for block in blocks:
             run = run_of[block]
             if run is None:
-                more[block] = more.get(block, 0) + 1
+                num_more = more[block]
+                more[block] = num_more + 1
+                num_shared += not num_more
             else:
                 run_of[block] = None
                 run.is_whole = False
-                self._num_queued -= 1
+                num_taken += 1
+        self._num_queued -= num_taken
+        self._num_shared += num_shared
 
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of these hashed blocks nobody holds."""
@@ -255,9 +248,10 @@ class BlockPool:
             raise InvariantError("conservation: a block is free twice, or the count of free blocks is wrong")
         if set(free) | set(held) != set(range(1, self.num_blocks)) or set(free) & set(held):
             raise InvariantError("conservation: a block is lost, or both free and held")
-        if {block: count - 1 for block, count in held.items() if count > 1} != self._more_holders:
+        more = {block: num_more for block, num_more in enumerate(self._more_holders) if num_more}
+        if {block: count - 1 for block, count in held.items() if count > 1} != more or len(more) != self._num_shared:
             raise InvariantError("reference-counts: holders and block tables differ")
-        if any(key is None and block in self._more_holders for key, block in places):
+        if any(key is None and block in more for key, block in places):
             raise InvariantError("reference-counts: a block without a hash has several holders")
         copies = {(key, block) for key, blocks in self._copies.items() for block in blocks}
         if {*self.block_of.items(), *copies} != {*queued, *(place for place in places if place[0] is not None)}:

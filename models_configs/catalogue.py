@@ -67,8 +67,9 @@ def read_model(path: Path) -> Model:
     """
     config = read_config_file(path)
     family = _family_of(config)
-    name = (path if path.is_dir() else path.absolute().parent).name or "config.json"
-    return family.read(config, name, str(path), f"{path}", Confidence.CONFIG)
+    named_by_folder = path.is_dir() or path.name == "config.json"
+    name = (path.absolute() if path.is_dir() else path.absolute().parent).name if named_by_folder else path.stem
+    return family.read(config, name or "config.json", str(path), f"{path}", Confidence.CONFIG)
 
 
 def _family_of(config: HFConfig) -> Family:

@@ -8,7 +8,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import lcm
+from itertools import groupby
+from math import inf, lcm
 
 from kvcache.layout import KVCacheLayout, blocks_per_request, bytes_per_block, fit_max_model_len
 from kvcache.specs import KVCacheSpec, MambaSpec
@@ -23,6 +24,10 @@ class RequestNeed:
 
     num_tokens: int
     """Prompt and output."""
+    concurrency: float
+    """How many such requests the pool holds, by the bound at admission."""
+    steady_concurrency: float
+    """The same while all of them decode."""
     admission_bytes: int
     """At most: while its prompt is computed in steps as large as can be."""
     steady_bytes: int
@@ -84,6 +89,17 @@ class Capacity:
         return 100 * padding / slots if slots else 0.0
 
     @property
+    def padding_warnings(self) -> list[tuple[str, int, float]]:
+        """(kind, padding layers, percent of the layers of that kind) where there are some: what a server warns of."""
+        warnings = []
+        for spec, alike in groupby(self.layout.groups, key=lambda group: group.spec):
+            groups = list(alike)
+            padding = sum(group.num_padding_layers for group in groups)
+            if padding:
+                warnings.append((spec.kind, padding, 100 * padding / sum(len(group.layers) for group in groups)))
+        return warnings
+
+    @property
     def max_bootable_num_seqs(self) -> int | None:
         """The largest `--max-num-seqs` with which a server starts; None without states: they are not what limits then.
 
@@ -117,7 +133,14 @@ class Capacity:
         groups = self.layout.groups
         admission = blocks_per_request(groups, num_tokens, self.layout.max_in_flight_tokens)
         steady = sum(group.spec.blocks_while_decoding(num_tokens) for group in groups)
-        return RequestNeed(num_tokens, admission * self.bytes_per_block, steady * self.bytes_per_block)
+        num_blocks = self.layout.num_blocks
+        return RequestNeed(
+            num_tokens=num_tokens,
+            concurrency=num_blocks / admission if admission else inf,
+            steady_concurrency=num_blocks / steady if steady else inf,
+            admission_bytes=admission * self.bytes_per_block,
+            steady_bytes=steady * self.bytes_per_block,
+        )
 
     def describe(self) -> dict[str, object]:
         """All of it in plain JSON values."""
@@ -142,6 +165,9 @@ class Capacity:
             "state_bytes": self.state_bytes,
             "mamba_padding_pct": self.mamba_padding_pct,
             "padding_slots_pct": self.padding_slots_pct,
+            "padding_warnings": [
+                {"kind": kind, "padding_layers": padding, "pct": pct} for kind, padding, pct in self.padding_warnings
+            ],
             "needed_bytes_at_max_model_len": need.admission_bytes,
             "steady_bytes_at_max_model_len": need.steady_bytes,
             "max_request_tokens": self.max_request_tokens,

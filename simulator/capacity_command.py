@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulator.capacity import Capacity
-from simulator.scenario import Scenario, ScenarioError
+from simulator.scenario import GIB, Scenario, ScenarioError
 from simulator.server import plan_server
 from simulator.summary_table import format_bytes
 
@@ -35,10 +35,9 @@ def print_capacity(
         command = parse_serve_command(serve_words)
         settings = {**settings, **command.settings}
         ignored = command.ignored
-    for length in request_lengths:
-        if length < 1:
-            raise ScenarioError(f"--request-len: must be at least 1 token, got {length}")
     capacity = Capacity.of(plan_server(Scenario(**settings)))
+    _check_lengths(request_lengths, capacity.layout.max_model_len)
+    _check_quantization(capacity, ignored)
     if curve is not None:
         from simulator.plots_capacity import write_curve
 
@@ -57,6 +56,24 @@ def print_capacity(
         console.print(f"Not in the configuration, assumed: {assumed}", highlight=False)
 
 
+def _check_lengths(lengths: Sequence[int], max_model_len: int) -> None:
+    for length in lengths:
+        if not 1 <= length <= max_model_len:
+            raise ScenarioError(f"--request-len: must be 1 to {max_model_len:,} tokens (max_model_len), got {length:,}")
+
+
+def _check_quantization(capacity: Capacity, ignored: Sequence[str]) -> None:
+    """A checkpoint says itself how it is quantized; one that is quantized while it is loaded is not modelled."""
+    server = capacity.server
+    is_stated = server.scenario.kv_cache_memory_bytes or server.scenario.num_gpu_blocks_override
+    is_plain = server.model.weight_bytes() == server.model.num_parameters * server.model.element_bytes
+    if is_plain and not is_stated and {"-q", "--quantization"} & set(ignored):
+        raise ScenarioError(
+            f"--quantization: {server.model.name} is not a quantized checkpoint, and quantizing it at load is not"
+            " modelled; state --kv-cache-memory-bytes"
+        )
+
+
 def _is_from_file(capacity: Capacity) -> bool:
     return capacity.server.model.hf_id.endswith(".json") or Path(capacity.server.model.hf_id).exists()
 
@@ -64,7 +81,13 @@ def _is_from_file(capacity: Capacity) -> bool:
 def _needs(capacity: Capacity, lengths: Sequence[int]) -> dict[str, object]:
     needs = [capacity.need(length) for length in lengths]
     rows = [
-        {"tokens": need.num_tokens, "admission_bytes": need.admission_bytes, "steady_bytes": need.steady_bytes}
+        {
+            "tokens": need.num_tokens,
+            "admission_bytes": need.admission_bytes,
+            "steady_bytes": need.steady_bytes,
+            "concurrency": need.concurrency,
+            "steady_concurrency": need.steady_concurrency,
+        }
         for need in needs
     ]
     return {"requests": rows} if rows else {}
@@ -91,6 +114,7 @@ def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:
     lines = [
         ("Block", _block_line(capacity)),
         *(("Groups" if not nth else "", line) for nth, line in enumerate(_group_lines(capacity))),
+        *_budget_lines(capacity),
         ("Bytes per block", f"{format_bytes(capacity.bytes_per_block)} ({capacity.bytes_per_block:,})"),
         ("Blocks", f"{layout.num_blocks:,} ({format_bytes(layout.num_blocks * capacity.bytes_per_block)})"),
     ]
@@ -103,12 +127,17 @@ def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:
     ]
     for length in (layout.max_model_len, *lengths):
         need = capacity.need(length)
-        held = f"{format_bytes(need.admission_bytes)} at most, {format_bytes(need.steady_bytes)} while it decodes"
-        lines.append((f"One request of {length:,} tokens", held))
+        lines += [
+            (
+                f"One request of {length:,} tokens",
+                f"{format_bytes(need.admission_bytes)} at most: {need.concurrency:.2f} fit",
+            ),
+            ("  while it decodes", f"{format_bytes(need.steady_bytes)}: {need.steady_concurrency:.2f} fit"),
+        ]
     lines.append(("Longest request", f"{capacity.max_request_tokens:,} tokens"))
     if capacity.max_bootable_num_seqs is not None:
         asked = server.limits.max_num_seqs
-        note = f" ({asked:,} asked: refused)" if asked > capacity.max_bootable_num_seqs else ""
+        note = f"; with {asked:,} the server would not start" if asked > capacity.max_bootable_num_seqs else ""
         lines.append(("Largest --max-num-seqs", f"{capacity.max_bootable_num_seqs:,}{note}"))
     shortest = capacity.min_cacheable_prompt_tokens
     lines.append(
@@ -136,8 +165,21 @@ def _group_lines(capacity: Capacity) -> list[str]:
         groups = list(alike)
         reach = next((f" of {value:,}" for name in ("window", "chunk") if (value := getattr(spec, name, None))), "")
         layers = ", ".join(str(len(group.layers)) for group in groups)
-        lines.append(f"{len(groups)} × {spec.kind}{reach}: {layers} layers; page {format_bytes(spec.page_bytes)}")
-    padding = sum(group.num_padding_layers for group in capacity.layout.groups)
-    if padding:
-        lines.append(f"{padding} padding layers ({capacity.padding_slots_pct:.2f} % of all places)")
+        block = "" if spec.block_size == capacity.server.block_size else f"; blocks of {spec.block_size:,} tokens"
+        page = format_bytes(spec.page_bytes)
+        lines.append(f"{len(groups)} × {spec.kind}{reach}: {layers} layers; page {page}{block}")
+    for kind, padding, pct in capacity.padding_warnings:
+        layers = f"{padding} padding layer" + "s" * (padding > 1)
+        lines.append(f"{layers}: {pct:.2f} % of the {kind} ones, {capacity.padding_slots_pct:.2f} % of all places")
     return lines
+
+
+def _budget_lines(capacity: Capacity) -> list[tuple[str, str]]:
+    """What each rank of each stage has for KV cache, unless blocks were stated."""
+    budgets = [stage.budget_bytes for stage in capacity.server.stages if stage.budget_bytes is not None]
+    shown = ", ".join(f"{budget / GIB:.2f}" for budget in budgets)
+    return (
+        [("Memory for KV cache", f"{shown} GiB on each rank" + " of each stage" * (len(budgets) > 1))]
+        if budgets
+        else []
+    )

@@ -17,6 +17,7 @@ from typing import Any
 
 from simulator.scenario import ScenarioError
 from simulator.serve_flags import (
+    CHANGE_KV_MEMORY,
     HONOURED,
     IGNORED,
     IGNORED_SWITCHES,
@@ -70,6 +71,9 @@ def parse_serve_command(words: Sequence[str]) -> ServeCommand:
     Raises ScenarioError for what vLLM does not know and for what kvplan does not model.
     """
     variables, words = _split_environment(words)
+    for name in variables:
+        if name in CHANGE_KV_MEMORY:
+            raise ScenarioError(f"{name}: changes KV memory, and is not modelled")
     reading = _Reading(ignored=variables)
     line = deque(_arguments(words))
     while line:

@@ -5,6 +5,7 @@ Names stand without their dashes and in order; each is in one of the tables `HON
 """
 
 __all__ = [
+    "CHANGE_KV_MEMORY",
     "HONOURED",
     "IGNORED",
     "IGNORED_SWITCHES",
@@ -212,3 +213,11 @@ ONE_WAY_SWITCHES = _names(
     """
 )
 """Switches that have no `--no-...`."""
+
+CHANGE_KV_MEMORY = _names(
+    """
+    VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE VLLM_KV_CACHE_LAYOUT VLLM_MLA_DISABLE
+    VLLM_PP_LAYER_PARTITION
+    """
+)
+"""Environment variables that do."""
