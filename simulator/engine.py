@@ -49,15 +49,17 @@ def simulate(
     recorder = Recorder(scheduler, on_progress)
     arrivals = _arrivals(trace or workload_of(scenario), deployment, scheduler, recorder)
     run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
-    requests, steps, gaps = recorder.requests_table(), recorder.steps_table(), recorder.token_gaps_table()
+    tables = {
+        "requests": recorder.requests_table(),
+        "steps": recorder.steps_table(),
+        "token_gaps": recorder.token_gaps_table(),
+    }
     capacity = deployment.describe()
     return Result(
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
-        requests=requests,
-        steps=steps,
-        token_gaps=gaps,
-        summary=summarize(requests, steps, gaps, capacity),
+        tables=tables,
+        summary=summarize(**tables, capacity=capacity),
     )
 
 

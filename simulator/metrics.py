@@ -5,13 +5,15 @@ and bytes to whole ones, so that equal runs give equal text. What has no data is
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from simulator.table import Columns
 
 __all__ = [
     "PERCENTILES",
@@ -45,9 +47,7 @@ class Timeline:
     """[bins] the most in the bin."""
 
 
-def summarize(
-    requests: pd.DataFrame, steps: pd.DataFrame, token_gaps: pd.DataFrame, capacity: Mapping[str, Any]
-) -> dict[str, Any]:
+def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: Mapping[str, Any]) -> dict[str, Any]:
     """All measures of a run as plain values, in a fixed order of keys, ready for JSON."""
     span_s = makespan_s(requests, steps)
     gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
@@ -57,45 +57,44 @@ def summarize(
         "ttft_s": _distribution(times_to_first_token_s(requests)),
         "tpot_s": _distribution(times_per_output_token_s(requests)),
         "itl_s": _distribution(gaps_s, gap_counts),
-        "e2e_s": _distribution(_floats(_finished(requests), "finish_s") - _floats(_finished(requests), "arrival_s")),
+        "e2e_s": _distribution(_elapsed_s(_where(requests, _finished(requests), "arrival_s", "finish_s"), "finish_s")),
         "queue_s": _distribution(_elapsed_s(requests, "first_scheduled_s")),
         "throughput": _throughput(requests, span_s),
         "prefix_cache_hit_rate": _prefix_cache_hit_rate(requests),
         "preemptions": {
-            "total": int(requests["num_preemptions"].sum()),
-            "requests": int((requests["num_preemptions"] > 0).sum()),
+            "total": int(_values(requests, "num_preemptions").sum()),
+            "requests": int(np.count_nonzero(_values(requests, "num_preemptions"))),
         },
         "kv_cache_usage": _kv_cache_usage(steps, capacity, span_s),
         "running": _mean_and_max(steps, "running", span_s),
         "waiting": _mean_and_max(steps, "waiting", span_s),
         "wasted_bytes": _wasted_bytes(steps),
-        "steps": int(steps["num_steps"].sum()),
-        "evictions": int(steps["evictions"].sum()),
+        "steps": int(_values(steps, "num_steps").sum()),
+        "evictions": int(_values(steps, "evictions").sum()),
     }
     return {key: _rounded(value) for key, value in summary.items()}
 
 
-def makespan_s(requests: pd.DataFrame, steps: pd.DataFrame) -> float:
+def makespan_s(requests: Columns, steps: Columns) -> float:
     """Seconds from the first arrival to the end of the last step; 0 where nothing ran."""
-    if requests.empty or steps.empty:
-        return 0.0
-    return float(steps["end_s"].max() - requests["arrival_s"].min())
+    arrivals_s, ends_s = _floats(requests, "arrival_s"), _floats(steps, "end_s")
+    return float(ends_s.max() - arrivals_s.min()) if len(arrivals_s) and len(ends_s) else 0.0
 
 
-def times_to_first_token_s(requests: pd.DataFrame) -> Floats:
+def times_to_first_token_s(requests: Columns) -> Floats:
     """TTFT, in seconds, of each request that got a first token: queue included."""
     return _elapsed_s(requests, "first_token_s")
 
 
-def times_per_output_token_s(requests: pd.DataFrame) -> Floats:
+def times_per_output_token_s(requests: Columns) -> Floats:
     """TPOT, in seconds: (last - first token)/(output tokens - 1) of each finished request with two tokens or more."""
-    several = _finished(requests)
-    several = several[several["output_tokens"] >= 2]
+    has_several = _finished(requests) & (_values(requests, "output_tokens") >= 2)
+    several = _where(requests, has_several, "first_token_s", "finish_s", "output_tokens")
     decode_s = _floats(several, "finish_s") - _floats(several, "first_token_s")
     return decode_s / (_floats(several, "output_tokens") - 1)
 
 
-def inter_token_latencies(steps: pd.DataFrame, token_gaps: pd.DataFrame) -> tuple[Floats, Floats]:
+def inter_token_latencies(steps: Columns, token_gaps: Columns) -> tuple[Floats, Floats]:
     """ITL: (seconds, how often), both [kinds of gap], over all requests."""
     num_steps = _floats(steps, "num_steps")
     gaps_s = np.concatenate([_row_seconds(steps) / num_steps, _floats(token_gaps, "gap_s")])
@@ -157,43 +156,44 @@ def _extremes(values: Floats, first: npt.NDArray[np.intp], behind: npt.NDArray[n
     return np.where(is_empty, 0.0, low), np.where(is_empty, 0.0, high)
 
 
-def _count_requests(requests: pd.DataFrame) -> dict[str, Any]:
-    status = requests["status"]
-    rejected = requests.loc[status == "rejected", "reason"].fillna("unknown")
+def _count_requests(requests: Columns) -> dict[str, Any]:
+    status = Counter(_values(requests, "status"))
+    reasons = _where(requests, _values(requests, "status") == "rejected", "reason")["reason"]
     return {
-        "arrived": len(requests),
-        "finished": int((status == "finished").sum()),
-        "rejected": len(rejected),
-        "rejected_reasons": _count_reasons(rejected),
-        "unfinished": int((status == "unfinished").sum()),
+        "arrived": status.total(),
+        "finished": status["finished"],
+        "rejected": status["rejected"],
+        "rejected_reasons": _count_reasons(reasons),
+        "unfinished": status["unfinished"],
     }
 
 
-def _count_reasons(reasons: "pd.Series[str]") -> dict[str, int]:
+def _count_reasons(reasons: Iterable[object]) -> dict[str, int]:
     """How often each occurs, the most frequent first."""
-    counts = {str(reason): int(count) for reason, count in reasons.value_counts().items()}
+    counts = Counter(reason if isinstance(reason, str) else "unknown" for reason in reasons)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _throughput(requests: pd.DataFrame, span_s: float) -> dict[str, float | None]:
+def _throughput(requests: Columns, span_s: float) -> dict[str, float | None]:
     """Per second of the makespan, what finished requests asked for and got."""
-    finished = _finished(requests)
+    finished = _where(requests, _finished(requests), "prompt_tokens", "output_tokens")
     totals = {
-        "requests_per_s": len(finished),
+        "requests_per_s": len(finished["prompt_tokens"]),
         "prompt_tokens_per_s": finished["prompt_tokens"].sum(),
         "output_tokens_per_s": finished["output_tokens"].sum(),
     }
     return {name: float(total) / span_s if span_s > 0 else None for name, total in totals.items()}
 
 
-def _prefix_cache_hit_rate(requests: pd.DataFrame) -> float | None:
+def _prefix_cache_hit_rate(requests: Columns) -> float | None:
     """Prompt tokens that were found at the first admission, of all prompt tokens of admitted requests."""
-    admitted = requests[requests["first_scheduled_s"].notna()]
+    is_admitted = ~np.isnan(_floats(requests, "first_scheduled_s"))
+    admitted = _where(requests, is_admitted, "prompt_tokens", "cached_tokens")
     prompt_tokens = float(admitted["prompt_tokens"].sum())
     return float(admitted["cached_tokens"].sum()) / prompt_tokens if prompt_tokens else None
 
 
-def _kv_cache_usage(steps: pd.DataFrame, capacity: Mapping[str, Any], span_s: float) -> dict[str, float | None]:
+def _kv_cache_usage(steps: Columns, capacity: Mapping[str, Any], span_s: float) -> dict[str, float | None]:
     """Held blocks, of all blocks but the null block."""
     usable_blocks = capacity["num_blocks"] - 1
     held = _mean_and_max(steps, "held_blocks", span_s)
@@ -203,17 +203,18 @@ def _kv_cache_usage(steps: pd.DataFrame, capacity: Mapping[str, Any], span_s: fl
     }
 
 
-def _mean_and_max(steps: pd.DataFrame, column: str, span_s: float) -> dict[str, float | int | None]:
+def _mean_and_max(steps: Columns, column: str, span_s: float) -> dict[str, float | int | None]:
     """Mean over the makespan, idle time counted as 0, and the most in any step, a whole number."""
-    if steps.empty or span_s <= 0:
-        return {"mean": None, "max": None}
     values = _floats(steps, column)
+    if not len(values) or span_s <= 0:
+        return {"mean": None, "max": None}
     return {"mean": float(np.sum(values * _row_seconds(steps))) / span_s, "max": int(values.max())}
 
 
-def _wasted_bytes(steps: pd.DataFrame) -> dict[str, float | int | None]:
+def _wasted_bytes(steps: Columns) -> dict[str, float | int | None]:
     """Bytes of held blocks that hold nothing, over the sampled rows."""
-    samples = steps[steps["live_bytes"].notna()]
+    is_sampled = ~np.isnan(_floats(steps, "live_bytes"))
+    samples = _where(steps, is_sampled, "live_bytes", "empty_bytes", "padding_bytes")
     wasted = _floats(samples, "empty_bytes") + _floats(samples, "padding_bytes")
     if not len(wasted):
         return {"mean": None, "max": None, "share_of_held": None}
@@ -238,22 +239,32 @@ def _distribution(values: Floats, counts: Floats | None = None) -> dict[str, flo
     return dict(zip(names, map(float, measures), strict=True))
 
 
-def _elapsed_s(requests: pd.DataFrame, column: str) -> Floats:
+def _elapsed_s(requests: Columns, column: str) -> Floats:
     """From arrival until `column`, in seconds, of those requests where it happened."""
     elapsed_s = _floats(requests, column) - _floats(requests, "arrival_s")
     return elapsed_s[~np.isnan(elapsed_s)]
 
 
-def _finished(requests: pd.DataFrame) -> pd.DataFrame:
-    return requests[requests["status"] == "finished"]
+def _finished(requests: Columns) -> npt.NDArray[np.bool_]:
+    is_finished: npt.NDArray[np.bool_] = _values(requests, "status") == "finished"
+    return is_finished
 
 
-def _row_seconds(steps: pd.DataFrame) -> Floats:
+def _row_seconds(steps: Columns) -> Floats:
     return _floats(steps, "end_s") - _floats(steps, "start_s")
 
 
-def _floats(table: pd.DataFrame, column: str) -> Floats:
-    return table[column].to_numpy(dtype=np.float64)
+def _where(table: Columns, chosen: npt.NDArray[np.bool_], *columns: str) -> dict[str, npt.NDArray[Any]]:
+    """Some columns of the chosen rows."""
+    return {column: _values(table, column)[chosen] for column in columns}
+
+
+def _values(table: Columns, column: str) -> npt.NDArray[Any]:
+    return np.asarray(table[column])
+
+
+def _floats(table: Columns, column: str) -> Floats:
+    return np.asarray(table[column], dtype=np.float64)
 
 
 def _rounded(value: Any) -> Any:

@@ -10,12 +10,12 @@ from math import nan
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from simulator.batch import Batch
 from simulator.pool_bytes import BYTE_COLUMNS, PoolBytes
 from simulator.request import Request
 from simulator.scheduler import Plan, Scheduler
+from simulator.table import Columns
 
 __all__ = ["Recorder"]
 
@@ -65,11 +65,10 @@ class _Rows:
                 chunks.append(np.array(values, dtype=self._dtypes[name]))
         self._recent.clear()
 
-    def table(self) -> pd.DataFrame:
+    def columns(self) -> dict[str, np.ndarray]:
         """All rows. A column's chunks go as it is made: there is never a second copy of the whole."""
         self._pack()
-        columns = {name: self._column(name) for name in self._packed}
-        return pd.DataFrame(columns, copy=False)
+        return {name: self._column(name) for name in self._packed}
 
     def _column(self, name: str) -> np.ndarray:
         chunks = self._packed[name]
@@ -200,17 +199,16 @@ class Recorder:
 
     # Tables.
 
-    def requests_table(self) -> pd.DataFrame:
+    def requests_table(self) -> Columns:
         """A row per request, in the order in which they ended."""
-        names = pd.DataFrame(self._names, dtype=object)
-        parts = names[["request_id"]], self._requests.table(), names[list(REQUEST_NAMES[1:])]
-        return pd.concat(parts, axis="columns")
+        names = {name: np.array(values, dtype=object) for name, values in self._names.items()}
+        return {"request_id": names.pop("request_id"), **self._requests.columns(), **names}
 
-    def steps_table(self) -> pd.DataFrame:
+    def steps_table(self) -> Columns:
         """A row per batch; the pool's bytes are filled in some, about every `STEPS_PER_SAMPLE` steps."""
-        return self._steps.table()
+        return self._steps.columns()
 
-    def token_gaps_table(self) -> pd.DataFrame:
+    def token_gaps_table(self) -> Columns:
         """Gaps between tokens of one request that are not one step apart: gap_s, count."""
-        gaps = self._gaps.table()
-        return gaps.groupby("gap_s", as_index=False).size().rename(columns={"size": "count"})
+        gaps_s, counts = np.unique(self._gaps.columns()["gap_s"], return_counts=True)
+        return {"gap_s": gaps_s, "count": counts}

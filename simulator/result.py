@@ -1,14 +1,19 @@
 """What a run leaves behind: its tables, and the summary made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
+from simulator.table import Columns, frame_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Result"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Result:
     """One simulated run; times are seconds on the simulation's clock."""
 
@@ -21,29 +26,41 @@ class Result:
     optional), kv_budget_bytes, weight_bytes, kv_cache_tokens, max_concurrency (requests of the longest length), and
     groups: each with kind, layers, padding_layers, block_size (tokens) and page_bytes.
     """
-    requests: pd.DataFrame
-    """A row per request.
-
-    request_id, arrival_s, first_scheduled_s, first_token_s, finish_s (NaN where it did not happen), prompt_tokens,
-    output_tokens, cached_tokens (prefix hit at the first admission), num_preemptions, priority, session, status
-    ("finished", "rejected" or "unfinished"), reason.
-    """
-    steps: pd.DataFrame
-    """A row per batch, in order of time: one step, or several equal ones.
-
-    step (index of the first), num_steps, start_s, end_s. Sums over the row: prefill_tokens, num_preempted, evictions.
-    At its beginning: num_prefills, num_decodes, running, waiting, held_blocks, cached_blocks (free, but they can
-    still be hit), free_blocks (all free ones, cached included). In sampled rows, and NaN in others: live_bytes (held
-    tokens and states), empty_bytes (slots of held blocks without a token), padding_bytes (page padding and padding
-    layers), cached_bytes, free_bytes (free and empty), null_bytes; the six add up to pool_bytes.
-    """
-    token_gaps: pd.DataFrame
-    """gap_s and count: times between neighbouring tokens of one request that are not one step apart.
-
-    All other gaps follow from the steps: each step gives num_decodes gaps of its own duration.
-    """
+    tables: Mapping[str, Columns]
+    """requests, steps and token_gaps, by column: see the properties of these names."""
     summary: dict[str, Any]
     """What `metrics.summarize` made of the tables."""
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """A row per request.
+
+        request_id, arrival_s, first_scheduled_s, first_token_s, finish_s (NaN where it did not happen), prompt_tokens,
+        output_tokens, cached_tokens (prefix hit at the first admission), num_preemptions, priority, session, status
+        ("finished", "rejected" or "unfinished"), reason.
+        """
+        return frame_of(self.tables["requests"])
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """A row per batch, in order of time: one step, or several equal ones.
+
+        step (index of the first), num_steps, start_s, end_s. Sums over the row: prefill_tokens, num_preempted,
+        evictions. At its beginning: num_prefills, num_decodes, running, waiting, held_blocks, cached_blocks (free,
+        but they can still be hit), free_blocks (all free ones, cached included). In sampled rows, and NaN in others:
+        live_bytes (held tokens and states), empty_bytes (slots of held blocks without a token), padding_bytes (page
+        padding and padding layers), cached_bytes, free_bytes (free and empty), null_bytes; the six add up to
+        pool_bytes.
+        """
+        return frame_of(self.tables["steps"])
+
+    @cached_property
+    def token_gaps(self) -> "pd.DataFrame":
+        """gap_s and count: times between neighbouring tokens of one request that are not one step apart.
+
+        All other gaps follow from the steps: each step gives num_decodes gaps of its own duration.
+        """
+        return frame_of(self.tables["token_gaps"])
 
     def to_json(self) -> dict[str, Any]:
         """The run without its tables: scenario, capacity and everything measured. No wall-clock time in it."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
+from simulator.table import write_parquet
 
 __all__ = ["check_folder", "default_folder", "write_run", "write_whole"]
 
@@ -43,8 +44,8 @@ def write_run(result: Result, folder: Path, *, with_report: bool = True) -> Path
 def _write_files(result: Result, folder: Path, *, with_report: bool) -> None:
     summary = json.dumps(result.to_json(), indent=2) + "\n"
     write_whole(folder / "summary.json", lambda path: path.write_text(summary))
-    write_whole(folder / "requests.parquet", lambda path: result.requests.to_parquet(path, index=False))
-    write_whole(folder / "steps.parquet", lambda path: result.steps.to_parquet(path, index=False))
+    write_whole(folder / "requests.parquet", lambda path: write_parquet(result.tables["requests"], path))
+    write_whole(folder / "steps.parquet", lambda path: write_parquet(result.tables["steps"], path))
     if with_report:
         from simulator.report import write_report
 

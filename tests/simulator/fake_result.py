@@ -89,9 +89,8 @@ def make_result(
     gaps = make_gaps() if gaps is None else gaps
     capacity = make_capacity(num_blocks)
     summary = summarize(requests, steps, gaps, capacity)
-    return Result(
-        scenario=SCENARIO, capacity=capacity, requests=requests, steps=steps, token_gaps=gaps, summary=summary
-    )
+    tables = {"requests": requests, "steps": steps, "token_gaps": gaps}
+    return Result(scenario=SCENARIO, capacity=capacity, tables=tables, summary=summary)
 
 
 @cache
@@ -121,9 +120,8 @@ def busy_hour(num_requests: int = 3000, num_rows: int = 6000, seed: int = 0) -> 
     requests.loc[too_long, ["status", "reason"]] = ["rejected", "longer than max_model_len"]
     gaps = make_gaps(*((float(gap), 1) for gap in rng.exponential(3.0, 40)))
     summary = summarize(requests, steps, gaps, capacity)
-    return Result(
-        scenario=SCENARIO, capacity=capacity, requests=requests, steps=steps, token_gaps=gaps, summary=summary
-    )
+    tables = {"requests": requests, "steps": steps, "token_gaps": gaps}
+    return Result(scenario=SCENARIO, capacity=capacity, tables=tables, summary=summary)
 
 
 def _busy_steps(rng: np.random.Generator, num_rows: int, capacity: dict[str, Any]) -> pd.DataFrame:

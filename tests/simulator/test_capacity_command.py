@@ -93,7 +93,10 @@ MISTAKES = {
         "gemma-3-1b has 26 layers, got 27",
     ),
     "heads that ranks cannot share": (("phi-3-medium-4k", *POOL, "-tp", "4"), "cannot be split evenly, got 4"),
-    "no tokens": (("gemma-3-1b", *POOL, "--request-len", "0"), "--request-len: must be 1 to 32,768 tokens (max_model_len), got 0"),
+    "no tokens": (
+        ("gemma-3-1b", *POOL, "--request-len", "0"),
+        "--request-len: must be 1 to 32,768 tokens (max_model_len), got 0",
+    ),
     "no JSON": (("gemma-3-1b", *POOL, "-sc", "mtp"), "--speculative-config: must be a JSON object"),
     "another picture": (("gemma-3-1b", *POOL, "--curve", "a.gif"), "--curve: must end in .png or .svg"),
     "a state block without caching": (

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.pool_bytes import BYTE_COLUMNS, PoolBytes
+from simulator.table import frame_of
 from tests.kvcache.pools import TOKEN_BYTES, chunked, full, mamba, sliding
 from tests.simulator.conftest import Arrival, new_request, new_scheduler, run
 
@@ -53,9 +54,9 @@ def test_a_state_is_padded_to_the_page_of_the_attention_beside_it():
 def test_what_a_finished_request_leaves_is_cached_or_free():
     """Nine tokens fill two blocks, which can still be hit; the third is free. The next request has one more."""
     log = run([Arrival(0.0, 9, 1), Arrival(5.0, 1, 1)], num_blocks=10)
-    (first, *_) = log.recorder.steps_table().itertuples()
+    (first, *_) = frame_of(log.recorder.steps_table()).itertuples()
     assert (first.cached_blocks, first.free_blocks) == (0, 6)
-    last = log.recorder.steps_table().iloc[-1]
+    last = frame_of(log.recorder.steps_table()).iloc[-1]
     assert (last["cached_blocks"], last["free_blocks"]) == (2, 8)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from simulator import Scenario, simulate
 from simulator.metrics import inter_token_latencies
 from simulator.pool_bytes import BYTE_COLUMNS
+from simulator.table import frame_of
 from tests.kvcache.pools import full, mamba, sliding
 from tests.simulator.conftest import CHUNKS_LEAVE_NO_BUDGET, Arrival, Log, run
 from workloads import Arrivals, Lengths, Traffic, synthesize
@@ -16,7 +17,7 @@ from workloads import Arrivals, Lengths, Traffic, synthesize
 def test_a_row_for_each_request_in_the_order_in_which_they_end(serve):
     log = serve(requests=[Arrival(0.0, prompt=4, output=3), Arrival(0.5, prompt=4, output=1)])
     columns = ["request_id", "arrival_s", "first_scheduled_s", "first_token_s", "finish_s", "status"]
-    assert log.recorder.requests_table()[columns].values.tolist() == [
+    assert frame_of(log.recorder.requests_table())[columns].values.tolist() == [
         ["b", 0.5, 1.0, 2.0, 2.0, "finished"],
         ["a", 0.0, 0.0, 1.0, 3.0, "finished"],
     ]
@@ -26,7 +27,7 @@ def test_a_row_for_each_batch(serve):
     """A step with the prompt of two blocks, then one that takes a third; an idle second has no row."""
     log = serve(requests=[Arrival(1.0, prompt=8, output=2), Arrival(4.0, prompt=4, output=1)])
     columns = ["start_s", "end_s", "step", "num_steps", "prefill_tokens", "num_decodes", "held_blocks"]
-    assert log.recorder.steps_table()[columns].values.tolist() == [
+    assert frame_of(log.recorder.steps_table())[columns].values.tolist() == [
         [1, 2, 0, 1, 8, 0, 2],
         [2, 3, 1, 1, 0, 1, 3],
         [4, 5, 2, 1, 4, 0, 1],
@@ -36,14 +37,14 @@ def test_a_row_for_each_batch(serve):
 def test_a_row_stands_for_equal_steps(serve):
     """What is in it holds in each of them: a decode, two of the blocks."""
     log = serve(block_size=64, requests=[Arrival(0.0, prompt=64, output=40)])
-    row = max(log.recorder.steps_table().itertuples(), key=lambda row: row.num_steps)
+    row = max(frame_of(log.recorder.steps_table()).itertuples(), key=lambda row: row.num_steps)
     assert row.end_s - row.start_s == row.num_steps > 30
     assert (row.num_decodes, row.running, row.held_blocks) == (1, 1, 2)
 
 
 def test_who_is_turned_away_is_in_the_table_with_the_reason(serve):
     log = serve(num_blocks=3, requests=[Arrival(0.0, prompt=100, output=1)])
-    (row,) = log.recorder.requests_table().itertuples()
+    (row,) = frame_of(log.recorder.requests_table()).itertuples()
     assert (row.status, row.reason) == ("rejected", "its tokens need more blocks than the pool has")
     assert np.isnan([row.first_scheduled_s, row.first_token_s, row.finish_s]).all()
 
@@ -51,19 +52,19 @@ def test_who_is_turned_away_is_in_the_table_with_the_reason(serve):
 def test_a_run_without_requests_has_empty_tables(serve):
     recorder = serve(requests=[]).recorder
     tables = recorder.requests_table(), recorder.steps_table(), recorder.token_gaps_table()
-    assert [len(table) for table in tables] == [0, 0, 0]
+    assert [len(frame_of(table)) for table in tables] == [0, 0, 0]
 
 
 def test_a_preemption_is_a_gap_between_two_tokens(serve):
     """The second had its token at 2 and yields; the first ends at 5, and its next token comes at 6."""
     log = serve(num_blocks=6, requests=[Arrival(0.0, prompt=8, output=5), Arrival(0.5, prompt=8, output=5)])
-    assert log.recorder.token_gaps_table().values.tolist() == [[4.0, 1]]
+    assert frame_of(log.recorder.token_gaps_table()).values.tolist() == [[4.0, 1]]
 
 
 def test_missed_steps_are_a_gap_too(serve):
     """The third decodes until 4, then the second's chunks take the whole budget of two steps."""
     log = serve(**CHUNKS_LEAVE_NO_BUDGET)
-    assert log.recorder.token_gaps_table().values.tolist() == [[3.0, 1]]
+    assert frame_of(log.recorder.token_gaps_table()).values.tolist() == [[3.0, 1]]
     assert gaps_of(log) == token_times(log)
 
 
@@ -116,7 +117,7 @@ def test_every_token_but_the_first_has_its_gap(name, async_scheduling, requests,
 def test_without_preemption_every_token_is_computed_once(requests, async_scheduling):
     """Prompt and output, but for the hit and the last token, whose KV nobody needs."""
     log = run(requests, max_num_batched_tokens=64, async_scheduling=async_scheduling)
-    steps, ended = log.recorder.steps_table(), log.recorder.requests_table()
+    steps, ended = frame_of(log.recorder.steps_table()), frame_of(log.recorder.requests_table())
     computed = steps["prefill_tokens"].sum() + (steps["num_decodes"] * steps["num_steps"]).sum()
     assert computed == (ended["prompt_tokens"] + ended["output_tokens"] - 1 - ended["cached_tokens"]).sum()
 
@@ -125,7 +126,7 @@ def test_without_preemption_every_token_is_computed_once(requests, async_schedul
 @given(requests=traffic, num_blocks=st.integers(18, 40))
 def test_with_preemptions_what_is_computed_again_counts_again(requests, num_blocks):
     log = run(requests, num_blocks=num_blocks, max_num_batched_tokens=1000)
-    steps = log.recorder.steps_table()
+    steps = frame_of(log.recorder.steps_table())
     computed = steps["prefill_tokens"].sum() + (steps["num_decodes"] * steps["num_steps"]).sum()
     assert (computed, steps["num_preempted"].sum()) == (
         sum(sum(step.values()) for step in log.steps),
@@ -137,7 +138,7 @@ def test_with_preemptions_what_is_computed_again_counts_again(requests, num_bloc
 @given(requests=traffic, num_blocks=st.integers(18, 60), async_scheduling=st.booleans())
 def test_blocks_are_held_or_free(requests, num_blocks, async_scheduling):
     log = run(requests, num_blocks=num_blocks, async_scheduling=async_scheduling)
-    steps = log.recorder.steps_table()
+    steps = frame_of(log.recorder.steps_table())
     assert set(steps["held_blocks"] + steps["free_blocks"]) == {num_blocks - 1}
     assert (steps["cached_blocks"] <= steps["free_blocks"]).all()
 
@@ -146,7 +147,7 @@ def test_blocks_are_held_or_free(requests, num_blocks, async_scheduling):
 @given(requests=traffic, async_scheduling=st.booleans())
 def test_rows_follow_one_another(requests, async_scheduling):
     """No step is missing, and none begins before the one before it has ended."""
-    steps = run(requests, async_scheduling=async_scheduling).recorder.steps_table()
+    steps = frame_of(run(requests, async_scheduling=async_scheduling).recorder.steps_table())
     assert steps["step"].tolist() == [0, *np.cumsum(steps["num_steps"])[:-1]]
     assert (steps["start_s"].to_numpy()[1:] >= steps["end_s"].to_numpy()[:-1]).all()
 
