@@ -1,8 +1,9 @@
-"""Replay synthetic requests with shared prefixes on llama-3.1-8b; prints wall seconds and peak resident bytes.
+"""Replay synthetic requests with shared prefixes on llama-3.1-8b; prints what it took, as JSON.
 
 python -m benchmarks.million [NUM_REQUESTS]
 """
 
+import json
 import resource
 import sys
 import time
@@ -23,11 +24,19 @@ def main() -> None:
         outputs=Lengths.lognormal(200, cv=1.0, max_tokens=4_000),
         prefixes=SharedPrefixes(num_prefixes=100, lengths=Lengths.lognormal(500, cv=0.5, max_tokens=4_000)),
     )
+    tenths_s: list[float] = []
+    """Wall seconds when each tenth of the requests had ended."""
+
+    def mark(_: float, num_ended: int) -> None:
+        while num_ended * 10 >= (len(tenths_s) + 1) * num_requests:
+            tenths_s.append(time.perf_counter() - started)
+
     started = time.perf_counter()
-    result = simulate(Scenario(model="llama-3.1-8b", gpu="h100-80gb"), synthesize(traffic, num_requests))
+    result = simulate(Scenario(model="llama-3.1-8b", gpu="h100-80gb"), synthesize(traffic, num_requests), mark)
     wall_s = time.perf_counter() - started
     assert len(result.requests) == num_requests
-    print(wall_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"wall_s": wall_s, "peak_bytes": peak_bytes, "tenths_s": tenths_s}))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ the run passes over it when its turn comes.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from kvcache.errors import InvariantError
 
@@ -31,7 +31,7 @@ class _Run:
 
     __slots__ = ("blocks", "is_whole", "keys", "next")
 
-    def __init__(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+    def __init__(self, keys: list[int], blocks: list[int]) -> None:
         self.keys = keys
         self.blocks = blocks
         self.next = 0
@@ -113,7 +113,7 @@ class BlockPool:
                 taken += blocks
                 num_blocks -= len(blocks)
 
-    def _whole_part(self, run: _Run, num_blocks: int) -> tuple[Sequence[int], Sequence[int]]:
+    def _whole_part(self, run: _Run, num_blocks: int) -> tuple[list[int], list[int]]:
         """Keys and blocks of the next `num_blocks` of a run, or all it has; they are in it no more."""
         start, stop = run.next, run.next + num_blocks
         blocks = run.blocks[start:stop]
@@ -139,7 +139,7 @@ class BlockPool:
         run.next = index
         return keys, blocks
 
-    def _forget(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+    def _forget(self, keys: list[int], blocks: list[int]) -> None:
         """Take blocks out of the map."""
         block_of, copies = self.block_of, self._copies
         if not copies or copies.keys().isdisjoint(keys):
@@ -158,11 +158,11 @@ class BlockPool:
 
     # Giving back.
 
-    def put_unhashed(self, blocks: Sequence[int]) -> None:
+    def put_unhashed(self, blocks: list[int]) -> None:
         """Give back blocks without a hash; the last of them is reused first."""
         self._unhashed += blocks
 
-    def put_hashed(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+    def put_hashed(self, keys: list[int], blocks: list[int]) -> None:
         """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
         if self._num_shared and any(map(self._more_holders.__getitem__, blocks)):
             keys, blocks = self._drop_holders(keys, blocks)
@@ -175,7 +175,7 @@ class BlockPool:
         self._queue.append(run)
         self._num_queued += len(blocks)
 
-    def _drop_holders(self, keys: Sequence[int], blocks: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def _drop_holders(self, keys: list[int], blocks: list[int]) -> tuple[list[int], list[int]]:
         """Keys and blocks of those that nobody holds any more, after each lost a holder."""
         more = self._more_holders
         num_apart = 0
@@ -194,7 +194,7 @@ class BlockPool:
 
     # Prefixes.
 
-    def hash_blocks(self, keys: Sequence[int], blocks: Sequence[int]) -> None:
+    def hash_blocks(self, keys: list[int], blocks: list[int]) -> None:
         """Let each key find its block from now on; where it found one already, the new one is a copy."""
         block_of = self.block_of
         if keys[0] >= 0:
@@ -208,7 +208,7 @@ class BlockPool:
             if first != block:
                 copies.setdefault(key, [first]).append(block)
 
-    def touch(self, blocks: Iterable[int]) -> None:
+    def touch(self, blocks: list[int]) -> None:
         """Add a holder to each hashed block; free ones leave the queue."""
         run_of, more = self._run_of, self._more_holders
         num_taken = num_shared = 0
@@ -225,7 +225,7 @@ class BlockPool:
         self._num_queued -= num_taken
         self._num_shared += num_shared
 
-    def num_free_among(self, blocks: Iterable[int]) -> int:
+    def num_free_among(self, blocks: list[int]) -> int:
         """How many of these hashed blocks nobody holds."""
         run_of = self._run_of
         return len([None for block in blocks if run_of[block] is not None])

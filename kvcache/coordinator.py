@@ -31,7 +31,7 @@ class NoPrefixCacheCoordinator:
 
     caches = False
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int, known_bound: int) -> PrefixHit:
+    def find_hit(self, keys: list[int], max_tokens: int, known_bound: int) -> PrefixHit:
         """Never a hit."""
         return NO_HIT
 
@@ -49,7 +49,7 @@ class UnitaryCoordinator:
         self._manager = manager
         self._alignment = policy.alignment
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int, known_bound: int) -> PrefixHit:
+    def find_hit(self, keys: list[int], max_tokens: int, known_bound: int) -> PrefixHit:
         """The type's own longest hit of up to `max_tokens`."""
         return PrefixHit(self._manager.find_hit(keys, max_tokens))
 
@@ -69,7 +69,7 @@ class HybridCoordinator:
         self._others = [manager for manager in managers if manager.spec.type_key[0] != "full"]
         self._alignment = policy.alignment
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int, known_bound: int) -> PrefixHit:
+    def find_hit(self, keys: list[int], max_tokens: int, known_bound: int) -> PrefixHit:
         """Shorten the candidate by each type in turn until all accept it.
 
         It is known already that they do not agree on more than `known_bound` tokens. What one type has

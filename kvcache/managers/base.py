@@ -11,7 +11,7 @@ A manager serves all groups of one spec. They always hold the same positions, so
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -131,7 +131,7 @@ class SingleTypeManager(ABC):
         """The fewest computed tokens at which the block at `position` is no longer needed."""
 
     @abstractmethod
-    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+    def find_hit(self, keys: list[int], max_tokens: int) -> int:
         """Tokens of the longest prefix, up to `max_tokens`, that this type can resume from.
 
         `keys` holds the prefix key of each hash unit, at least `max_tokens // hash_unit` of them.
@@ -146,12 +146,12 @@ class SingleTypeManager(ABC):
 
     # Looking up.
 
-    def block_keys(self, keys: Sequence[int], start: int, end: int) -> Sequence[int]:
+    def block_keys(self, keys: list[int], start: int, end: int) -> list[int]:
         """The prefix keys of the blocks at positions `start` to `end`."""
         units = self.units_per_block
         return keys[start:end] if units == 1 else keys[(start + 1) * units - 1 : end * units : units]
 
-    def group_keys(self, keys: Sequence[int]) -> Sequence[int]:
+    def group_keys(self, keys: list[int]) -> list[int]:
         """Each key once for every group, position by position."""
         if self.is_first_alone:
             return keys
@@ -165,7 +165,7 @@ class SingleTypeManager(ABC):
                 return False
         return True
 
-    def first_missing(self, keys: Sequence[int], start: int, end: int) -> int:
+    def first_missing(self, keys: list[int], start: int, end: int) -> int:
         """The first position from `start` to `end` whose block is not cached, or `end`.
 
         Only where a cached block implies that those before it are cached too. So it is where requests
@@ -185,7 +185,7 @@ class SingleTypeManager(ABC):
         """The first block that a request which resumes after `hit_tokens` needs."""
         return max(0, self.first_needed_token(hit_tokens)) // self.block_size
 
-    def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
+    def hit_blocks(self, keys: list[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks that a hit of `hit_tokens` holds, in table order."""
         hit_keys = self.block_keys(keys, self.first_hit_position(hit_tokens), hit_tokens // self.block_size)
         return list(map(self.block_of.__getitem__, self.group_keys(hit_keys)))
@@ -313,7 +313,7 @@ class SingleTypeManager(ABC):
         keys = keys_back if self.is_first_alone else [key + offset for offset in self.key_offsets for key in keys_back]
         self.pool.put_hashed(keys, blocks_back)
 
-    def held_keys(self, table: BlockTable, start: int, stop: int) -> Sequence[int]:
+    def held_keys(self, table: BlockTable, start: int, stop: int) -> list[int]:
         """The keys under which the blocks at positions `start` to `stop` are found once they are hashed."""
         return self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
 
@@ -345,7 +345,7 @@ class SingleTypeManager(ABC):
         """Tokens that must be computed before `cache` has something to do again, or NEVER."""
         return (table.num_cached + 1) * self.block_size
 
-    def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
+    def may_take_hit(self, keys: list[int], hit_tokens: int) -> bool:
         """Whether the blocks of a hit can be read in this very step."""
         return True
 

@@ -1,7 +1,5 @@
 """Chunked local attention: only the current chunk is needed, so every chunk's edge is a place to resume."""
 
-from collections.abc import Sequence
-
 from kvcache.block_pool import BlockPool
 from kvcache.managers.base import CachePolicy, SingleTypeManager
 from kvcache.specs import ChunkedLocalSpec, cdiv
@@ -29,7 +27,7 @@ class ChunkedLocalManager(SingleTypeManager):
         """When the chunk in which the block ends is complete."""
         return cdiv((position + 1) * self.block_size, self.chunk) * self.chunk
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+    def find_hit(self, keys: list[int], max_tokens: int) -> int:
         """Everything before the current chunk for nothing, then the run of cached blocks within it."""
         chunk_start = self.first_needed_token(max_tokens)
         self._hit_is_passed_over = False
@@ -45,6 +43,6 @@ class ChunkedLocalManager(SingleTypeManager):
         self._hit_is_passed_over = position * self.block_size < chunk_start
         return position * self.block_size
 
-    def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
+    def hit_blocks(self, keys: list[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks of the current chunk, for the hit that `find_hit` found last."""
         return [] if self._hit_is_passed_over else super().hit_blocks(keys, hit_tokens)

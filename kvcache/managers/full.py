@@ -1,7 +1,5 @@
 """Full attention: every token stays needed, and a prefix is hit from the left until the first miss."""
 
-from collections.abc import Sequence
-
 from kvcache.errors import KVCacheError
 from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
 
@@ -19,12 +17,12 @@ class FullAttentionManager(SingleTypeManager):
         """Never before the request ends."""
         return NEVER
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+    def find_hit(self, keys: list[int], max_tokens: int) -> int:
         """The run of cached blocks from the start."""
         hit_tokens = self.first_missing(keys, 0, max_tokens // self.block_size) * self.block_size
         return hit_tokens // self.policy.alignment * self.policy.alignment
 
-    def hit_blocks(self, keys: Sequence[int], hit_tokens: int) -> list[int]:
+    def hit_blocks(self, keys: list[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks of a hit.
 
         Raises KVCacheError where keys contradict each other: a block is cached, one before it never was.

@@ -9,7 +9,7 @@ positions      0      1      2      3            block size 4, 14 tokens compute
 ```
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from kvcache.block_pool import BlockPool
 from kvcache.errors import KVCacheError
@@ -37,7 +37,7 @@ class MambaManager(SingleTypeManager):
         """When a token beyond the block has been computed."""
         return (position + 1) * self.block_size + 1
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+    def find_hit(self, keys: list[int], max_tokens: int) -> int:
         """The last cached state that ends on the alignment."""
         alignment, unit = self.policy.alignment, self.policy.hash_unit
         for end in range(max_tokens // alignment * alignment, 0, -alignment):
@@ -71,7 +71,7 @@ class MambaManager(SingleTypeManager):
             return NEVER
         return super().next_to_cache(table, junction)
 
-    def may_take_hit(self, keys: Sequence[int], hit_tokens: int) -> bool:
+    def may_take_hit(self, keys: list[int], hit_tokens: int) -> bool:
         """A state that this step writes can be copied in the next step at the earliest."""
         if not hit_tokens:
             return True

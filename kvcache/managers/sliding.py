@@ -1,6 +1,6 @@
 """Sliding window: the last `window` tokens stay needed, and any cached window is a place to resume."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from kvcache.block_pool import BlockPool
 from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
@@ -30,7 +30,7 @@ class SlidingWindowManager(SingleTypeManager):
         """When the window has moved past the block's last token."""
         return (position + 1) * self.block_size + self.window - 1
 
-    def find_hit(self, keys: Sequence[int], max_tokens: int) -> int:
+    def find_hit(self, keys: list[int], max_tokens: int) -> int:
         """The last cached window, or a run of cached blocks from the start, whichever ends last.
 
         Both end on the alignment. Searched from the right; a missing block rules out every window
@@ -46,7 +46,7 @@ class SlidingWindowManager(SingleTypeManager):
             end = missing // step * step
         return 0
 
-    def _missing_before(self, keys: Sequence[int], start: int, end: int) -> int | None:
+    def _missing_before(self, keys: list[int], start: int, end: int) -> int | None:
         """A position without a block, such that no window that ends after it is cached whole."""
         units = self.units_per_block
         if not self.is_cached(keys[(start + 1) * units - 1]):
