@@ -35,7 +35,7 @@ PADDING = ("padding_layers", "page_padding", "state_padding")
 class Waste:
     """Where the bytes are that one request of `num_tokens` holds while it decodes.
 
-    The invariant "parts add up": needed bytes and those of all causes are what is held.
+    The invariant `parts-add-up`: needed bytes and those of all causes are what is held.
     """
 
     num_tokens: int
@@ -48,7 +48,7 @@ class Waste:
     def __post_init__(self) -> None:
         parts = self.needed_bytes + sum(self.causes.values())
         if parts != self.held_bytes or min(self.causes.values()) < 0:
-            raise InvariantError(f"parts add up: {dict(self.causes)} and {self.needed_bytes:,} of {self.held_bytes:,}")
+            raise InvariantError(f"parts-add-up: {dict(self.causes)} and {self.needed_bytes:,} of {self.held_bytes:,}")
 
     @property
     def ledger(self) -> dict[str, int]:

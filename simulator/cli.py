@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `kvplan capacity`, `kvplan models`, `kvplan trace`.
+"""The command line: `kvplan simulate`, `kvplan capacity`, `kvplan models`, `kvplan waste`, `kvplan trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -74,6 +74,7 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     scheduler_reserve_full_isl: options.ReserveFullIsl = True,
     watermark: options.Watermark = 0.0,
     out: options.Out = None,
+    timeline: options.Timeline = None,
     as_json: options.AsJson = False,
     no_report: options.NoReport = False,
 ) -> None:
@@ -82,12 +83,14 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     Example: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
     """
     settings = dict(locals())
-    for name in ("out", "as_json", "no_report"):
+    for name in ("out", "timeline", "as_json", "no_report"):
         del settings[name]
-    _simulate(settings, out, as_json=as_json, no_report=no_report)
+    _simulate(settings, out, timeline, as_json=as_json, no_report=no_report)
 
 
-def _simulate(settings: dict[str, Any], out: Path | None, *, as_json: bool, no_report: bool) -> None:
+def _simulate(
+    settings: dict[str, Any], out: Path | None, timeline: Path | None, *, as_json: bool, no_report: bool
+) -> None:
     from simulator.engine import simulate as run
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
@@ -99,15 +102,16 @@ def _simulate(settings: dict[str, Any], out: Path | None, *, as_json: bool, no_r
     folder = out or default_folder(scenario)
     check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
-        result = run(scenario, progress.trace, progress.update)
+        result = run(scenario, progress.trace, progress.update, timeline)
     write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return
-    _print_summary(result, folder)
+    files = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
+    _print_summary(result, files if timeline is None else [*files, timeline])
 
 
-def _print_summary(result: "Result", folder: Path) -> None:
+def _print_summary(result: "Result", files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -120,9 +124,8 @@ def _print_summary(result: "Result", folder: Path) -> None:
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    for file in sorted(folder.iterdir()):
-        if not file.name.startswith("."):
-            console.print(str(file), highlight=False)
+    for file in files:
+        console.print(str(file), highlight=False)
 
 
 @app.command(context_settings={"allow_extra_args": True})
@@ -187,6 +190,46 @@ def models(
     from simulator.models_command import print_models
 
     print_models(name, as_json=as_json)
+
+
+@app.command()
+def waste(  # noqa: PLR0917  a flag each
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
+    ] = None,
+    all_models: Annotated[bool, typer.Option("--all-models", help="All models of the catalogue.")] = False,
+    grouping: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="vllm, per-layer, smallest, gcd, search, unified, packed, document-mamba, two-level or ideal;"
+            " may be given several times. [all]"
+        ),
+    ] = None,
+    request_len: Annotated[
+        list[int] | None,
+        typer.Option(help="Tokens of a request; may be given several times. [128 to 131072, in powers of 4]"),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Percent of padding that is still acceptable. [10]", show_default=False)
+    ] = 10.0,
+    as_json: options.AsJson = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the table (CSV) and a picture (PNG).")] = None,
+) -> None:
+    """Say what ways of grouping layers waste of a request's bytes, and where vLLM's is not the best. No GPU is needed.
+
+    Example: kvplan waste gemma-3-27b --request-len 8192
+    """
+    from simulator.waste_command import print_waste
+
+    print_waste(
+        model,
+        all_models=all_models,
+        groupings=grouping or [],
+        request_lengths=request_len or [],
+        threshold_pct=threshold,
+        out=out,
+        as_json=as_json,
+    )
 
 
 @app.command()

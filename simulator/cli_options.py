@@ -113,6 +113,9 @@ Curve = Annotated[
     Path | None, _option(OUTPUT, "Draw tokens, concurrency and bytes against length and ranks into this PNG or SVG.")
 ]
 Out = Annotated[Path | None, _option(OUTPUT, "Run folder. [runs/<model>-<time>]")]
+Timeline = Annotated[
+    Path | None, _option(OUTPUT, "Write the run as a timeline for the Perfetto viewer: FILE.json.gz or FILE.json.")
+]
 Picture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [<trace>.png in this folder]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]

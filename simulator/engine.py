@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from itertools import count
+from pathlib import Path
 
 import simpy
 from simpy.events import Event
@@ -16,6 +17,7 @@ from simulator.request import Request
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler
+from simulator.timeline import Timeline, writing
 from workloads import (
     Arrivals,
     Lengths,
@@ -37,18 +39,29 @@ DEFAULT_NUM_REQUESTS = 1000
 
 
 def simulate(
-    scenario: Scenario, trace: Trace | None = None, on_progress: Callable[[float, int], None] | None = None
+    scenario: Scenario,
+    trace: Trace | None = None,
+    on_progress: Callable[[float, int], None] | None = None,
+    timeline: Path | None = None,
 ) -> Result:
     """Replay a workload on the server that a scenario describes.
 
     `trace` replaces the scenario's own workload; `on_progress(now_s, num_ended)` is called now and then.
+    `timeline`, FILE.json or FILE.json.gz, is written for the Perfetto viewer: every request and every step.
     Raises ValueError with one line for a person where the scenario or the trace is wrong.
     """
     deployment = deploy(scenario)
     scheduler = deployment.new_scheduler()
     recorder = Recorder(scheduler, on_progress)
-    arrivals = _arrivals(trace or workload_of(scenario), deployment, scheduler, recorder)
-    run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
+    trace = trace or workload_of(scenario)
+    if timeline is None:
+        arrivals = _arrivals(trace, deployment, scheduler, recorder.rejected)
+        run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
+    else:
+        with writing(timeline) as events:
+            observer = Timeline(events, scheduler, recorder)
+            arrivals = observer.watch(_arrivals(trace, deployment, scheduler, observer.rejected))
+            run_to_the_end(scheduler, deployment.step_times, arrivals, observer)
     tables = {
         "requests": recorder.requests_table(),
         "steps": recorder.steps_table(),
@@ -125,14 +138,16 @@ def _deliver(env: simpy.Environment, arrivals: Iterator[Request], inbox: Inbox) 
         inbox.deliver(request)
 
 
-def _arrivals(trace: Trace, deployment: Deployment, scheduler: Scheduler, recorder: Recorder) -> Iterator[Request]:
+def _arrivals(
+    trace: Trace, deployment: Deployment, scheduler: Scheduler, on_rejected: Callable[[Request, str], None]
+) -> Iterator[Request]:
     """The trace's requests, without those that the server turns away at the door."""
     max_model_len = deployment.scheduler_settings.max_model_len
     serials = count()
     for row in trace:
         request = _request(row, trace.prefix_block_tokens, next(serials), scheduler)
         if request.max_tokens > max_model_len:
-            recorder.rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
+            on_rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
         else:
             yield request
 

@@ -176,6 +176,7 @@ class Scheduler:
         return next(reversed(self.running.values()))
 
     def _preempt(self, plan: Plan, request: Request, serving: Request) -> None:
+        is_ending = False
         if request.is_decoding:
             computed = self.step + request.origin
             was_served = request.order < serving.order  # in this step already
@@ -189,6 +190,7 @@ class Scheduler:
             num_cached = request.computed + plan.take_back_chunk(request)
             del self._prefilling[request.order]
         else:  # its last token is still being computed, and will end it
+            is_ending = True
             num_cached = request.computed - (request.chunk_step != self.step - 1)
         self.manager.free(request.blocks, num_cached)
         del self.running[request.order]
@@ -197,7 +199,7 @@ class Scheduler:
         request.num_preemptions += 1
         plan.preempted.append(request)
         self._preemptions_in_vain += 1
-        if self._preemptions_in_vain > MOST_PREEMPTIONS_IN_VAIN:
+        if self._preemptions_in_vain > MOST_PREEMPTIONS_IN_VAIN and not is_ending:
             plan.rejected.append(request)
         else:
             self.waiting.put_back(request)

@@ -1,5 +1,7 @@
 """Continuous batching, told as stories: steps take one second, blocks hold four tokens unless a story needs others."""
 
+import random
+
 import pytest
 
 from tests.kvcache.pools import full, mamba, sliding
@@ -286,3 +288,18 @@ def test_to_reject_a_request_takes_no_step(serve):
     """The second arrives a moment after the first was turned away, and is served at once."""
     log = serve(num_blocks=3, requests=[Arrival(0.0, prompt=100, output=1), Arrival(0.25, prompt=4, output=1)])
     assert (log.rejected, log.finish_s["b"]) == (["a"], 1.25)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_whoever_is_preempted_too_often_ends_in_some_way(serve, monkeypatch, async_scheduling):
+    """Rejected at the first preemption in vain, unless its last token is on its way: then it finishes."""
+    monkeypatch.setattr("simulator.scheduler.MOST_PREEMPTIONS_IN_VAIN", 0)
+    for seed in range(100):
+        rng = random.Random(seed)
+        requests = [
+            Arrival(float(rng.randrange(4)), prompt=rng.randint(1, 12), output=rng.randint(1, 8))
+            for _ in range(rng.randint(2, 6))
+        ]
+        log = serve(requests, num_blocks=rng.randint(6, 9), async_scheduling=async_scheduling, max_model_len=20)
+        finished = [name for name, finish_s in log.finish_s.items() if finish_s is not None]
+        assert sorted(finished + log.rejected) == list(log.requests)
