@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.floor import floor_of
 from benchmarks.scenarios import SHAPES, Scenario, mooncake_on_gemma3_27b, shared_documents
 from benchmarks.timing import OURS, kvplan, machine, run, speed_of
 
@@ -28,11 +29,12 @@ def main() -> None:
     parser.add_argument("--mooncake", type=Path, help="the Mooncake conversation trace")
     parser.add_argument("--azure", type=Path, help="the Azure 2023 conversation trace")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=("scheduler", "commands", "growth", "million"), nargs="*")
+    parser.add_argument("--only", choices=("scheduler", "floor", "commands", "growth", "million"), nargs="*")
     arguments = parser.parse_args()
     print(f"Machine: {machine()}\n")
     parts = {
         "scheduler": lambda: scheduler_rows(arguments),
+        "floor": floor_rows,
         "commands": lambda: command_rows(arguments),
         "growth": growth_rows,
         "million": million_rows,
@@ -75,6 +77,26 @@ def scheduler_row(name: str, path: Path, theirs: list[str] | None, repeats: int)
     spread = f"{min(ratios):.1f}, {median(ratios):.1f}, {max(ratios):.1f}" if ratios else "-"
     theirs_text = f"{median(other):,.0f}" if other else "-"
     return name, f"{median(ours):,.0f}", f"{steps:,}", f"{per_step_us:.0f}", theirs_text, spread
+
+
+def floor_rows() -> Iterator[Row]:
+    """What a schedule costs per request and per block, beside a pool that is a list and nothing else."""
+    yield (
+        "schedule",
+        "us per request",
+        "blocks taken or given back, per request",
+        "us per block",
+        "bare pool, us per request",
+    )
+    yield ("---",) * 5
+    with tempfile.TemporaryDirectory() as folder:
+        for shape in SHAPES:
+            path = Path(folder) / "scenario.json"
+            path.write_text(json.dumps(shared_documents(shape)))
+            seconds = min(speed_of(OURS, path)["seconds"] for _ in range(3))
+            floor = floor_of(path)
+            figures = (seconds * 1e3, floor["blocks"] / 1e3, seconds * 1e6 / floor["blocks"], floor["bare_s"] * 1e3)
+            yield f"shared documents, {shape}", *(f"{figure:,.2f}" for figure in figures)
 
 
 def command_rows(arguments: argparse.Namespace) -> Iterator[Row]:
