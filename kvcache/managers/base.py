@@ -117,7 +117,7 @@ class SingleTypeManager(ABC):
 
     def number_keys(self, offsets: range) -> None:
         """Add these to the prefix keys, one for each group; the groups' numbers, unless someone says otherwise."""
-        self.key_offsets = offsets
+        self.key_offsets = list(offsets)
         self.is_first_alone = offsets == range(1)
 
     # What differs by attention type.

@@ -154,7 +154,7 @@ def integer_of_each_layer(config: HFConfig, name: str) -> list[int]:
     return integers
 
 
-def read_period(config: HFConfig, name: str, default: int) -> int:
+def read_period(config: HFConfig, name: str, default: int | None = None) -> int:
     """A field that says that every so many layers there is one of another kind."""
     period = config.integer(name, default=default)
     if period < 1:

@@ -4,9 +4,9 @@ The figures are those of the text model; the vision tower is not counted.
 """
 
 from models_configs.attention import ChunkedAttention, FullAttention
-from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads
+from models_configs.families.common import layer_of, layers_of, read_dense_mlp, read_heads, read_period
 from models_configs.families.sources import aiconfigurator
-from models_configs.hf_config import HFConfig
+from models_configs.hf_config import ConfigFieldError, HFConfig
 from models_configs.mlp import MixtureOfExperts
 from models_configs.model import Layer
 from models_configs.parts import AttentionPart, MLPPart
@@ -18,7 +18,8 @@ __all__ = ["FAMILY"]
 def _stack(config: HFConfig) -> Stack:
     hidden_size = config.integer("hidden_size")
     heads = read_heads(config)  # `use_qk_norm` is a norm without weights
-    chunked, full = ChunkedAttention(heads, chunk=config.integer("attention_chunk_size")), FullAttention(heads)
+    full = FullAttention(heads)
+    chunked = ChunkedAttention(heads, config.integer("attention_chunk_size")) if _has_chunks(config) else full
     dense = read_dense_mlp(config, "intermediate_size_mlp")
     experts = MixtureOfExperts(
         hidden_size=hidden_size,
@@ -26,17 +27,43 @@ def _stack(config: HFConfig) -> Stack:
         num_experts=config.integer("num_local_experts"),
         top_k=config.integer("num_experts_per_tok"),
         shared_expert_size=config.integer("intermediate_size"),
+        expert_format=config.weight_format("model.layers.1.feed_forward.experts.down_proj"),
+        shared_format=config.weight_format("model.layers.1.feed_forward.shared_expert.down_proj"),
     )
-    # layers without rotary positions attend to everything
-    full_period = config.integer("no_rope_layer_interval", default=4)
-    expert_period = config.integer("interleave_moe_layer_step")
+    is_chunked, expert_layers = _chunked_layers(config), _expert_layers(config)
 
     def layer(index: int) -> Layer:
-        attention: AttentionPart = chunked if (index + 1) % full_period else full
-        mlp: MLPPart = dense if (index + 1) % expert_period else experts
+        attention: AttentionPart = chunked if is_chunked[index] else full
+        mlp: MLPPart = experts if index in expert_layers else dense
         return layer_of(config, attention, mlp)
 
     return Stack(layers_of(config, layer))
+
+
+def _has_chunks(config: HFConfig) -> bool:
+    """A chunk of null is none, a chunk that is left out an error."""
+    return config.has("attention_chunk_size") or "attention_chunk_size" not in config.fields
+
+
+def _chunked_layers(config: HFConfig) -> list[bool]:
+    """Whether each layer attends within chunks: those without rotary positions attend to everything."""
+    if config.has("layer_types"):
+        return config.layer_types({"chunked_attention": True, "full_attention": False})
+    num_layers = config.integer("num_hidden_layers")
+    if config.fields.get("no_rope_layers"):  # 1 where there are positions, in spite of the name
+        has_positions = config.integers("no_rope_layers")
+        if len(has_positions) != num_layers:
+            raise ConfigFieldError(f"{config.origin} has {num_layers} layers but {len(has_positions)} no_rope_layers")
+        return [bool(flag) for flag in has_positions]
+    period = read_period(config, "no_rope_layer_interval", default=4)
+    return [(index + 1) % period != 0 for index in range(num_layers)]
+
+
+def _expert_layers(config: HFConfig) -> set[int]:
+    if config.fields.get("moe_layers"):
+        return set(config.integers("moe_layers"))
+    period = read_period(config, "interleave_moe_layer_step")
+    return set(range(period - 1, config.integer("num_hidden_layers"), period))
 
 
 _LLAMA_4 = {
@@ -61,7 +88,7 @@ _EXCEPTIONS = {
 }
 
 FAMILY = Family(
-    model_types=("llama4_text",),
+    model_types=("llama4", "llama4_text"),
     stack=_stack,
     published=(
         Published(

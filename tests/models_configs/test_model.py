@@ -7,6 +7,8 @@ import pytest
 
 from kvcache.specs import ChunkedLocalSpec, FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from models_configs import Chunk, Window, find_model
+from models_configs.families import llama4
+from models_configs.hf_config import HFConfig
 
 GIB = 2**30
 
@@ -181,3 +183,36 @@ def test_routed_experts_are_those_of_every_second_layer_of_maverick() -> None:
     ((routing, num_layers),) = routings.items()
     assert (num_layers, routing.num_experts, routing.top_k) == (24, 128, 1)
     assert routing.expert_bytes == 2 * 3 * 5120 * 8192
+
+
+# Llama 4 by other fields
+
+
+def llama_4(**fields: object) -> str:
+    """The pattern of a small Llama 4 with these fields: c(hunked) or f(ull), upper case where there are experts."""
+    (published, *_) = llama4.FAMILY.published
+    config = {**published.config, "num_hidden_layers": 8, **fields}
+    layers = llama4.FAMILY.stack(HFConfig(config, "a test")).layers
+    options = find_model("llama-4-scout").kv_cache_options()
+    letters = (layer.mixers[0].spec(options) for layer in layers)
+    return "".join(
+        spec.kind[0].upper() if layer.mlps[0].routing(2) else spec.kind[0]
+        for spec, layer in zip(letters, layers, strict=True)
+        if spec is not None
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({}, "CCCFCCCF"),
+        ({"no_rope_layers": [1, 0, 1, 1, 1, 1, 1, 0]}, "CFCCCCCF"),
+        ({"no_rope_layers": []}, "CCCFCCCF"),
+        ({"layer_types": ["chunked_attention", "full_attention"] * 4}, "CFCFCFCF"),
+        ({"attention_chunk_size": None}, "FFFFFFFF"),
+        ({"moe_layers": [1, 7]}, "cCcfcccF"),
+        ({"interleave_moe_layer_step": 2}, "cCcFcCcF"),
+    ],
+)
+def test_llama_4_is_read_from_whatever_says_its_layers(fields: dict[str, object], pattern: str) -> None:
+    assert llama_4(**fields) == pattern
