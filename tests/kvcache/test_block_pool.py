@@ -14,7 +14,7 @@ def pool():
 
 def cached(pool, *blocks, first_key=100):
     """Hash blocks in use under the keys 100, 101, ... and give them back in this order."""
-    keys = range(first_key, first_key + len(blocks))
+    keys = list(range(first_key, first_key + len(blocks)))
     pool.hash_blocks(keys, blocks)
     pool.put_hashed(keys, blocks)
 
