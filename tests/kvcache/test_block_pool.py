@@ -15,8 +15,8 @@ def pool():
 def cached(pool, *blocks, first_key=100):
     """Hash blocks in use under the keys 100, 101, ... and give them back in this order."""
     keys = list(range(first_key, first_key + len(blocks)))
-    pool.hash_blocks(keys, blocks)
-    pool.put_hashed(keys, blocks)
+    pool.hash_blocks(keys, list(blocks))
+    pool.put_hashed(keys, list(blocks))
 
 
 # ------------------------------------------------------------------------------------------ order of reuse
