@@ -19,8 +19,6 @@ class Finished:
     """A command that has run."""
 
     wall_s: float
-    peak_bytes: int
-    """Largest resident set."""
     stdout: str
 
 
@@ -34,13 +32,7 @@ def run(command: list[str]) -> Finished:
     wall_s = time.perf_counter() - started
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {stderr.strip().splitlines()[-1:]}")
-    return Finished(wall_s, _peak_bytes(), stdout)
-
-
-def _peak_bytes() -> int:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    return Finished(wall_s, stdout)
 
 
 def speed_of(command: list[str], scenario: Path) -> dict[str, Any]:

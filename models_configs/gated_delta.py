@@ -5,9 +5,8 @@
 
 from dataclasses import dataclass
 
-from models_configs.parts import KVCacheOptions
-from models_configs.quantization import WeightFormat, Weights
-from models_configs.states import StateMixer, split_evenly, state_dtype
+from models_configs.quantization import Weights
+from models_configs.states import StateMixer, split_evenly
 
 __all__ = ["GatedDeltaNet", "KimiDelta"]
 
@@ -19,21 +18,11 @@ DELTA_FLOPS_PER_STATE_ELEMENT = 7
 class GatedDeltaNet(StateMixer):
     """One gated delta net."""
 
-    hidden_size: int
     num_key_heads: int
     key_size: int
     num_value_heads: int
     value_size: int
     d_conv: int
-    ssm_dtype: str | None = None
-    """Of the state, where the model declares one."""
-    format: WeightFormat | None = None
-    """Of the projections; None for unquantized."""
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections."""
-        return self.format
 
     @property
     def shard_units(self) -> int:
@@ -62,10 +51,6 @@ class GatedDeltaNet(StateMixer):
         conv = (self.d_conv - 1 + num_speculative_tokens, self._conv_channels(tensor_parallel))
         return conv, (self._value_heads(tensor_parallel), self.value_size, self.key_size)
 
-    def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
-        """The recurrent state in the model's own dtype, if it declares one."""
-        return options.conv_dtype, state_dtype(self.ssm_dtype, options)
-
     def flops_per_token(self, tensor_parallel: int) -> int:
         """The delta rule and the convolution."""
         elements = self._value_heads(tensor_parallel) * self.value_size * self.key_size
@@ -81,21 +66,11 @@ class GatedDeltaNet(StateMixer):
 class KimiDelta(StateMixer):
     """One Kimi delta attention."""
 
-    hidden_size: int
     num_heads: int
     head_size: int
     d_conv: int
     has_full_rank_gate: bool = False
     """The output gate is one projection (Kimi-K3), not two of low rank."""
-    ssm_dtype: str | None = None
-    """Of the state, where the model declares one."""
-    format: WeightFormat | None = None
-    """Of the projections; None for unquantized."""
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections."""
-        return self.format
 
     @property
     def shard_units(self) -> int:
@@ -118,10 +93,6 @@ class KimiDelta(StateMixer):
         width = self._width(tensor_parallel)
         conv = (self.d_conv - 1 + num_speculative_tokens, 3 * width)
         return conv, (width // self.head_size, self.head_size, self.head_size)
-
-    def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
-        """The recurrent state in the model's own dtype, if it declares one."""
-        return options.conv_dtype, state_dtype(self.ssm_dtype, options)
 
     def flops_per_token(self, tensor_parallel: int) -> int:
         """The delta rule and the convolutions."""

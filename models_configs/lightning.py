@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from models_configs.parts import KVCacheOptions
-from models_configs.quantization import WeightFormat, Weights
-from models_configs.states import StateMixer, split_evenly, state_dtype
+from models_configs.quantization import Weights
+from models_configs.states import StateMixer, split_evenly
 
 __all__ = ["LightningAttention"]
 
@@ -13,18 +13,8 @@ __all__ = ["LightningAttention"]
 class LightningAttention(StateMixer):
     """One layer of lightning attention."""
 
-    hidden_size: int
     num_heads: int
     head_size: int
-    ssm_dtype: str | None = None
-    """Of the state, where the model declares one."""
-    format: WeightFormat | None = None
-    """Of the projections; None for unquantized."""
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections."""
-        return self.format
 
     @property
     def shard_units(self) -> int:
@@ -45,7 +35,7 @@ class LightningAttention(StateMixer):
 
     def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
         """One matrix, one dtype."""
-        return (state_dtype(self.ssm_dtype, options),)
+        return (self.recurrent_dtype(options),)
 
     def flops_per_token(self, tensor_parallel: int) -> int:
         """Decay 1, outer product of key and value 2, reading with the query 2, for each element of the state."""

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from models_configs.parts import KVCacheOptions
-from models_configs.quantization import WeightFormat, Weights
-from models_configs.states import StateMixer, split_evenly, state_dtype
+from models_configs.quantization import Weights
+from models_configs.states import StateMixer, split_evenly
 
 __all__ = ["SCAN_FLOPS_PER_STATE_ELEMENT", "Mamba1"]
 
@@ -16,7 +15,6 @@ SCAN_FLOPS_PER_STATE_ELEMENT = 8
 class Mamba1(StateMixer):
     """One Mamba-1 mixer; field names without their Hugging Face prefix `mamba_`."""
 
-    hidden_size: int
     inner_size: int
     """Channels: `expand` times the hidden size."""
     d_state: int
@@ -28,15 +26,6 @@ class Mamba1(StateMixer):
     has_proj_bias: bool = False
     has_norms: bool = False
     """Learned norms over dt, B and C (Jamba)."""
-    ssm_dtype: str | None = None
-    """Of the state, where the model declares one."""
-    format: WeightFormat | None = None
-    """Of the projections; None for unquantized."""
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections."""
-        return self.format
 
     @property
     def shard_units(self) -> int:
@@ -66,10 +55,6 @@ class Mamba1(StateMixer):
         """The convolution's last inputs and the recurrent state."""
         channels = self._channels(tensor_parallel)
         return (self.d_conv - 1 + num_speculative_tokens, channels), (channels, self.d_state)
-
-    def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
-        """The recurrent state in the model's own dtype, if it declares one."""
-        return options.conv_dtype, state_dtype(self.ssm_dtype, options)
 
     def flops_per_token(self, tensor_parallel: int) -> int:
         """The scan and the convolution."""

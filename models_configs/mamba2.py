@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from models_configs.mamba import SCAN_FLOPS_PER_STATE_ELEMENT
-from models_configs.parts import KVCacheOptions
-from models_configs.quantization import WeightFormat, Weights
-from models_configs.states import StateMixer, split_evenly, state_dtype
+from models_configs.quantization import Weights
+from models_configs.states import StateMixer, split_evenly
 
 __all__ = ["Mamba2"]
 
@@ -14,7 +13,6 @@ __all__ = ["Mamba2"]
 class Mamba2(StateMixer):
     """One Mamba-2 mixer."""
 
-    hidden_size: int
     num_heads: int
     head_size: int
     num_groups: int
@@ -25,15 +23,6 @@ class Mamba2(StateMixer):
     has_proj_bias: bool = False
     has_norm: bool = True
     """A learned norm over the output before its projection."""
-    ssm_dtype: str | None = None
-    """Of the state, where the model declares one."""
-    format: WeightFormat | None = None
-    """Of the projections in and out; None for unquantized."""
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections in and out."""
-        return self.format
 
     @property
     def shard_units(self) -> int:
@@ -64,10 +53,6 @@ class Mamba2(StateMixer):
         """The convolution's last inputs (x, B, C), and a matrix for each head."""
         conv = (self.d_conv - 1 + num_speculative_tokens, self._conv_channels(tensor_parallel))
         return conv, (self._heads(tensor_parallel), self.head_size, self.d_state)
-
-    def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
-        """The recurrent state in the model's own dtype, if it declares one."""
-        return options.conv_dtype, state_dtype(self.ssm_dtype, options)
 
     def flops_per_token(self, tensor_parallel: int) -> int:
         """The scan and the convolution."""

@@ -13,7 +13,6 @@ __all__ = ["ShortConv"]
 class ShortConv(StateMixer):
     """One gated short convolution."""
 
-    hidden_size: int
     channels: int
     d_conv: int
     """Taps of the convolution, the current token included."""

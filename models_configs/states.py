@@ -1,13 +1,14 @@
 """What all layers have in common that keep one state of constant size instead of tokens."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from kvcache.specs import MambaSpec
 from models_configs.parts import KVCacheOptions, MixingCost
 from models_configs.quantization import WeightFormat, Weights
 from models_configs.reach import Everything, Reach
 
-__all__ = ["StateMixer", "split_evenly", "state_dtype"]
+__all__ = ["StateMixer", "split_evenly"]
 
 
 def split_evenly(count: int, tensor_parallel: int, what: str) -> int:
@@ -17,18 +18,18 @@ def split_evenly(count: int, tensor_parallel: int, what: str) -> int:
     return count // tensor_parallel
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateMixer(ABC):
     """A recurrence: its state stands for all tokens so far, and a convolution before it for the last few.
 
     A subclass says which shapes the state has and what weights and arithmetic go with it.
     """
 
-    __slots__ = ()
-
-    @property
-    def weight_format(self) -> WeightFormat | None:
-        """Of the projections; None for unquantized."""
-        return None
+    hidden_size: int
+    ssm_dtype: str | None = None
+    """Of the recurrent state, where the model declares one."""
+    weight_format: WeightFormat | None = None
+    """Of the projections; None for unquantized."""
 
     @property
     @abstractmethod
@@ -52,8 +53,12 @@ class StateMixer(ABC):
         """FLOPs of the recurrence for one token, projections apart."""
 
     def dtypes(self, options: KVCacheOptions) -> tuple[str, ...]:
-        """Of each part of the state."""
-        return options.conv_dtype, options.ssm_dtype or options.conv_dtype
+        """Of each part of the state: convolution and recurrence, unless a type has one of them only."""
+        return options.conv_dtype, self.recurrent_dtype(options)
+
+    def recurrent_dtype(self, options: KVCacheOptions) -> str:
+        """As the server says, or as the model declares it, or that of the convolution."""
+        return options.ssm_dtype or self.ssm_dtype or options.conv_dtype
 
     @property
     def reach(self) -> Reach:
@@ -85,8 +90,3 @@ class StateMixer(ABC):
             flops_per_token=self.flops_per_token(options.tensor_parallel),
             bytes_per_request=2 * self.spec(options).state_bytes,
         )
-
-
-def state_dtype(declared: str | None, options: KVCacheOptions) -> str:
-    """The recurrent state's dtype: as the server says, or as the model declares it, or that of the convolution."""
-    return options.ssm_dtype or declared or options.conv_dtype

@@ -15,7 +15,7 @@ from kvcache.layout import KVCacheLayout, blocks_per_request, bytes_per_block, f
 from kvcache.specs import KVCacheSpec, MambaSpec
 from simulator.server import Server
 
-__all__ = ["Capacity", "RequestNeed"]
+__all__ = ["Capacity", "RequestNeed", "describe_groups"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Capacity:
             "max_num_seqs": server.limits.max_num_seqs,
             "max_num_batched_tokens": server.limits.max_num_batched_tokens,
             "block_size": server.block_size,
-            "groups": _groups(layout),
+            "groups": describe_groups(layout),
             "bytes_per_block": self.bytes_per_block,
             "num_blocks": layout.num_blocks,
             "kv_budget_bytes": _least([stage.budget_bytes for stage in server.stages]),
@@ -182,7 +182,8 @@ def _least(budgets: Sequence[int | None]) -> int | None:
     return min(stated, default=None)
 
 
-def _groups(layout: KVCacheLayout) -> list[dict[str, object]]:
+def describe_groups(layout: KVCacheLayout) -> list[dict[str, object]]:
+    """Each group in plain JSON values; `page_bytes` are those of one layer on one rank."""
     return [
         {
             "kind": group.spec.kind,

@@ -13,7 +13,7 @@ from simulator.scenario import GIB, Scenario, ScenarioError
 from simulator.server import plan_server
 from simulator.summary_table import format_bytes
 
-__all__ = ["print_capacity"]
+__all__ = ["block_line", "group_lines", "print_capacity"]
 
 
 def print_capacity(
@@ -112,8 +112,8 @@ def _title(capacity: Capacity) -> str:
 def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:
     layout, server = capacity.layout, capacity.server
     lines = [
-        ("Block", _block_line(capacity)),
-        *(("Groups" if not nth else "", line) for nth, line in enumerate(_group_lines(capacity))),
+        ("Block", block_line(capacity)),
+        *(("Groups" if not nth else "", line) for nth, line in enumerate(group_lines(capacity))),
         *_budget_lines(capacity),
         ("Bytes per block", f"{format_bytes(capacity.bytes_per_block)} ({capacity.bytes_per_block:,})"),
         ("Blocks", f"{layout.num_blocks:,} ({format_bytes(layout.num_blocks * capacity.bytes_per_block)})"),
@@ -146,7 +146,8 @@ def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:
     return lines
 
 
-def _block_line(capacity: Capacity) -> str:
+def block_line(capacity: Capacity) -> str:
+    """The size of a block, and why it is that."""
     block = f"{capacity.server.block_size:,} tokens"
     if capacity.mamba_padding_pct is None:
         return block
@@ -158,7 +159,7 @@ def _block_line(capacity: Capacity) -> str:
     )
 
 
-def _group_lines(capacity: Capacity) -> list[str]:
+def group_lines(capacity: Capacity) -> list[str]:
     """Equal groups on one line, as far as they follow one another."""
     lines = []
     for spec, alike in groupby(capacity.layout.groups, key=lambda group: group.spec):

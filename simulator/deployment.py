@@ -6,6 +6,7 @@ from functools import cached_property
 from kvcache.layout import KVCacheLayout
 from kvcache.manager import CacheSettings, KVCacheManager
 from models_configs import Model
+from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
 from simulator.latency import ConstantStepTimes, Roofline, StepTimes
 from simulator.scenario import Scenario, ScenarioError
@@ -55,16 +56,7 @@ class Deployment:
             "kv_cache_tokens": layout.kv_cache_tokens,
             "max_concurrency": round(layout.max_concurrency, 6),
             "weight_bytes": self.model.weight_bytes(self.scenario.tensor_parallel_size),
-            "groups": [
-                {
-                    "kind": group.spec.kind,
-                    "layers": len(group.layers),
-                    "padding_layers": group.num_padding_layers,
-                    "block_size": group.spec.block_size,
-                    "page_bytes": group.spec.page_bytes,
-                }
-                for group in layout.groups
-            ],
+            "groups": describe_groups(layout),
         }
 
     def resolved_scenario(self) -> dict[str, object]:

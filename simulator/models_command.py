@@ -2,10 +2,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from rich.console import Console, Group
@@ -19,6 +18,7 @@ from kvcache.specs import AttentionSpec, KVCacheSpec, MambaSpec
 from models_configs import Model, find_model, list_models
 from models_configs.published import Confidence
 from simulator.capacity import Capacity
+from simulator.capacity_command import block_line, group_lines
 from simulator.scenario import Scenario
 from simulator.server import plan_server
 from simulator.summary_table import format_bytes, format_number
@@ -57,9 +57,9 @@ def print_models(name: str | None, *, as_json: bool) -> None:
     Raises UnknownModelError or ConfigFieldError with one line for a person, as `find_model` does.
     """
     if name is not None:
-        facts, grouping = _Facts(find_model(name)), _grouping(name)
+        facts, grouping = _Facts(find_model(name)), _on_one_rank(name)
         if as_json:
-            _print_json({**facts.detail(), **grouping})
+            _print_json({**facts.detail(), **_describe_grouping(grouping)})
         else:
             _print_one(facts, grouping)
         return
@@ -198,16 +198,22 @@ def _kind_and_reach(spec: KVCacheSpec | None) -> str:
     return f"{spec.kind} {reach:,}" if reach else spec.kind
 
 
-def _grouping(name: str) -> dict[str, Any]:
-    """How a server on one rank groups the layers, or why it refuses to; sizes in tokens and bytes."""
+def _on_one_rank(name: str) -> Capacity | str:
+    """How a server on one rank groups the layers, or why it refuses to."""
     try:
         # Groups do not depend on the number of blocks: stated, no GPU is needed.
         server = plan_server(Scenario(model=name, num_gpu_blocks_override=2))
     except KVCacheError as error:
-        return {"grouping_refused": str(error)}
+        return str(error)
     # As Server.layout() has it, without the check whether so small a pool would do.
     layout = KVCacheLayout(server.groups, server.num_blocks, server.limits.max_model_len, server.max_in_flight_tokens)
-    described = Capacity(server, layout).describe()
+    return Capacity(server, layout)
+
+
+def _describe_grouping(grouping: Capacity | str) -> dict[str, Any]:
+    if isinstance(grouping, str):
+        return {"grouping_refused": grouping}
+    described = grouping.describe()
     names = ("block_size", "groups", "bytes_per_block", "mamba_padding_pct", "padding_slots_pct")
     return {name: described[name] for name in names}
 
@@ -265,7 +271,7 @@ def _number_or_nothing(value: float) -> str:
 # One model
 
 
-def _print_one(facts: _Facts, grouping: Mapping[str, Any]) -> None:
+def _print_one(facts: _Facts, grouping: Capacity | str) -> None:
     console = _console()
     model = facts.model
     title = model.name if model.hf_id == model.name else f"{model.name} ({model.hf_id})"
@@ -309,27 +315,13 @@ def _figure_lines(facts: _Facts) -> Iterator[tuple[str, str]]:
     yield "Tensor-parallel sizes", f"{sizes} (beyond {_MOST_RANKS}: not tried)"
 
 
-def _grouping_lines(grouping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if refusal := grouping.get("grouping_refused"):
-        yield "KV cache groups", f"refused: {refusal}"
+def _grouping_lines(grouping: Capacity | str) -> Iterator[tuple[str, str]]:
+    if isinstance(grouping, str):
+        yield "KV cache groups", f"refused: {grouping}"
         return
-    padding_pct = grouping["mamba_padding_pct"]
-    padded = "" if padding_pct is None else f"; a state is padded by {padding_pct:.2f} %"
-    yield "Block on one rank", f"{grouping['block_size']:,} tokens{padded}"
-    # Equal groups on one line, as far as they follow one another.
-    for nth, (alike, members) in enumerate(groupby(grouping["groups"], key=_without_layers)):
-        groups = list(members)
-        layers = ", ".join(str(group["layers"]) for group in groups)
-        reach = next((f" of {alike[name]:,}" for name in ("window", "chunk") if name in alike), "")
-        blocks = f"blocks of {alike['block_size']:,} tokens, pages of {format_bytes(alike['page_bytes'])}"
-        yield "KV cache groups" if not nth else "", f"{len(groups)} × {alike['kind']}{reach}: {layers} layers; {blocks}"
-    padding = sum(group["padding_layers"] for group in grouping["groups"])
-    if padding:
-        yield "", f"{padding} padding layers ({grouping['padding_slots_pct']:.2f} % of all places)"
-
-
-def _without_layers(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name not in ("layers", "padding_layers")}
+    yield "Block on one rank", block_line(grouping)
+    for nth, line in enumerate(group_lines(grouping)):
+        yield "KV cache groups" if not nth else "", line
 
 
 def _source_lines(model: Model) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from simulator.request import Request
 from simulator.scheduler import Plan, Scheduler
 from simulator.table import Columns
 
-__all__ = ["Recorder"]
+__all__ = ["TOO_LARGE", "Recorder"]
 
 CHUNK_ROWS = 1 << 15
 BATCHES_PER_SAMPLE = 64
@@ -43,6 +43,8 @@ STEP_COUNTS = (
     "evictions",
 )
 
+TOO_LARGE = "its tokens need more blocks than the pool has"
+"""Why the scheduler turns a request away."""
 NO_BYTES = (nan,) * len(BYTE_COLUMNS)
 
 
@@ -110,7 +112,7 @@ class Recorder:
         """Note what the server holds once the batch is planned."""
         plan, pool = scheduler.plan, scheduler.manager.pool
         for request in plan.rejected:
-            self.rejected(request, "its tokens need more blocks than the pool has")
+            self.rejected(request, TOO_LARGE)
         late_since_s: list[float] = []
         num_late_decodes = 0
         if self._late or plan.preempted or plan.stalled:

@@ -28,7 +28,7 @@ from typing import IO, NamedTuple
 from simulator.batch import Batch
 from simulator.plan import Plan
 from simulator.pool_bytes import BYTE_COLUMNS, PoolBytes
-from simulator.recorder import BATCHES_PER_SAMPLE, STEPS_PER_SAMPLE, Recorder
+from simulator.recorder import BATCHES_PER_SAMPLE, STEPS_PER_SAMPLE, TOO_LARGE, Recorder
 from simulator.request import Request
 from simulator.scenario import ScenarioError
 from simulator.scheduler import Scheduler
@@ -41,7 +41,6 @@ STEPS, COUNTERS, REQUESTS = 1, 2, 3
 FIRST_LANE = 4
 COMPRESSION = 6
 """Level of gzip: a tenth of the text is left."""
-TOO_LARGE = "its tokens need more blocks than the pool has"
 
 Counters = dict[str, str]
 """Values by name, as an object in JSON."""

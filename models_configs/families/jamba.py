@@ -26,7 +26,7 @@ def _mamba(config: HFConfig) -> Mamba1:
         has_conv_bias=config.flag("mamba_conv_bias", default=True),
         has_proj_bias=config.flag("mamba_proj_bias", default=False),
         has_norms=True,
-        format=config.weight_format("model.layers.1.mamba.in_proj"),
+        weight_format=config.weight_format("model.layers.1.mamba.in_proj"),
     )
 
 

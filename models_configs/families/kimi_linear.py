@@ -31,7 +31,7 @@ def _delta(config: HFConfig) -> KimiDelta:
         d_conv=linear.integer("short_conv_kernel_size"),
         has_full_rank_gate=linear.flag("use_full_rank_gate", default=False),
         ssm_dtype="float32",  # no field says so: vLLM keeps these states in float32 unless it is told otherwise
-        format=stored_format(config, "model.layers.1.self_attn.o_proj"),
+        weight_format=stored_format(config, "model.layers.1.self_attn.o_proj"),
     )
 
 

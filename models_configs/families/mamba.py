@@ -32,7 +32,7 @@ def _stack_1(config: HFConfig) -> Stack:
         dt_rank=_dt_rank(config, hidden_size),
         has_conv_bias=config.flag("use_conv_bias", default=True),
         has_proj_bias=config.flag("use_bias", default=False),
-        format=config.weight_format(_MODULE),
+        weight_format=config.weight_format(_MODULE),
     )
     return _stack_of(config, mixer)
 
@@ -52,7 +52,7 @@ def _stack_2(config: HFConfig) -> Stack:
         d_conv=config.integer("conv_kernel"),
         has_conv_bias=config.flag("use_conv_bias", default=True),
         has_proj_bias=config.flag("use_bias", default=False),
-        format=config.weight_format(_MODULE),
+        weight_format=config.weight_format(_MODULE),
     )
     return _stack_of(config, mixer)
 

@@ -23,7 +23,7 @@ def read_mamba2(config: HFConfig, inner_size: int | None = None, *, has_norm: bo
         has_conv_bias=config.flag("mamba_conv_bias", default=True),
         has_proj_bias=config.flag("mamba_proj_bias", default=False),
         has_norm=has_norm,
-        format=config.weight_format(MIXER_MODULE),
+        weight_format=config.weight_format(MIXER_MODULE),
     )
 
 

@@ -36,7 +36,7 @@ def _mixers(config: HFConfig) -> list[AttentionPart]:
         hidden_size=heads.hidden_size,
         num_heads=heads.num_heads,
         head_size=heads.head_size,
-        format=stored_format(config, "model.layers.1.self_attn.out_proj"),
+        weight_format=stored_format(config, "model.layers.1.self_attn.out_proj"),
     )
     if not config.has("attn_type_list"):
         return config.layer_types({"linear_attention": lightning, "full_attention": full})

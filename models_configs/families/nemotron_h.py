@@ -35,7 +35,7 @@ def _mamba(config: HFConfig, module: str) -> Layer:
         has_conv_bias=config.flag("use_conv_bias", default=True),
         has_proj_bias=config.flag("use_bias", default=False),
         ssm_dtype=_state_dtype(config),
-        format=config.weight_format(f"{module}.in_proj"),
+        weight_format=config.weight_format(f"{module}.in_proj"),
     )
     return Layer(mixers=(mixer,), mlps=(), norm_parameters=config.integer("hidden_size"))
 

@@ -47,7 +47,7 @@ def _gated_delta_net(config: HFConfig, ssm_dtype: str | None) -> GatedDeltaNet:
         value_size=config.integer("linear_value_head_dim"),
         d_conv=config.integer("linear_conv_kernel_dim"),
         ssm_dtype=ssm_dtype,
-        format=stored_format(config, "model.layers.1.linear_attn.out_proj"),
+        weight_format=stored_format(config, "model.layers.1.linear_attn.out_proj"),
     )
 
 

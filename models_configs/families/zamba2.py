@@ -61,7 +61,7 @@ def _mamba(config: HFConfig) -> Mamba2:
         d_conv=config.integer("mamba_d_conv"),
         has_conv_bias=config.flag("use_conv_bias", default=True),
         has_proj_bias=config.flag("add_bias_linear", default=False),
-        format=config.weight_format("model.layers.1.mamba.in_proj"),
+        weight_format=config.weight_format("model.layers.1.mamba.in_proj"),
     )
 
 

@@ -89,7 +89,7 @@ def test_a_model_is_shown_with_its_groups_its_sources_and_its_pattern(said, colu
     for what in (
         "62: 52 sliding 1,024 + 10 full",
         "6 × sliding of 1,024: 9, 9, 9, 9, 8, 8 layers",
-        "8 padding layers (11.43 % of all places)",
+        "8 padding layers: 15.38 % of the sliding ones",
         "transcribed from the config.json",
         "attention_bias False",
         "   0  SSSSSF SSSSSF",
