@@ -1,7 +1,7 @@
 """Figures that real servers printed at start, with what is known of their command lines.
 
-Each was retyped from a public log, into server_logs.json. docs/server_logs.md has the same rows in a table, those that do not
-hold, and those that cannot be stated.
+Each was retyped from a public log into server_logs.json. docs/server_logs.md has the same rows in a table,
+those that do not hold, and those that cannot be stated.
 """
 
 import json
