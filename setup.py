@@ -15,6 +15,7 @@ COMPILED = (
     "kvcache/coordinator.py",
     "kvcache/hashing.py",
     "kvcache/manager.py",
+    "kvcache/tally.py",
     *sorted(map(str, Path("kvcache/managers").glob("*.py"))),
     "simulator/batch.py",
     "simulator/contexts.py",

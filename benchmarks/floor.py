@@ -27,10 +27,9 @@ def calls_of(scenario: dict[str, Any]) -> Calls:
     """The calls of one replay that take blocks or give them back, in order."""
     calls: Calls = []
 
-    def counted(method: Callable[..., Any], takes: bool) -> Callable[..., Any]:
+    def counted(method: Callable[..., Any], takes: bool, nth: int) -> Callable[..., Any]:
         def count(pool: BlockPool, *arguments: Any) -> Any:
-            blocks = arguments[-1]
-            calls.append((takes, blocks if takes else len(blocks)))
+            calls.append((takes, arguments[0] if takes else len(arguments[nth])))
             return method(pool, *arguments)
 
         return count
@@ -38,7 +37,7 @@ def calls_of(scenario: dict[str, Any]) -> Calls:
     originals = {name: getattr(BlockPool, name) for name in ("take", "put_hashed", "put_unhashed")}
     try:
         for name, method in originals.items():
-            setattr(BlockPool, name, counted(method, name == "take"))
+            setattr(BlockPool, name, counted(method, name == "take", nth=int(name == "put_hashed")))
         replay(scenario, None)
     finally:
         for name, method in originals.items():

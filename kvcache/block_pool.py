@@ -19,29 +19,20 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from kvcache.errors import InvariantError
+from kvcache.tally import Run, Tally
 
 __all__ = ["NULL_BLOCK", "BlockPool"]
 
 NULL_BLOCK = 0
 """Stands in block tables for positions that are no longer needed. Never free, never hashed."""
-
-
-class _Run:
-    """Hashed blocks that became free together, in the order of reuse."""
-
-    __slots__ = ("blocks", "is_whole", "keys", "next")
-
-    def __init__(self, keys: list[int], blocks: list[int]) -> None:
-        self.keys = keys
-        self.blocks = blocks
-        self.next = 0
-        """Index of the first block that was not reused yet."""
-        self.is_whole = True
-        """No block from `next` on has been hit."""
+NO_ANCHORS: list[int] = []
 
 
 class BlockPool:
-    """`num_blocks` blocks, one of them the null block, and a map from key to block."""
+    """`num_blocks` blocks, one of them the null block, and a map from key to block.
+
+    What moves is counted by attention type: a caller passes the `Tally` of its own.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         if num_blocks < 1:
@@ -53,9 +44,9 @@ class BlockPool:
         self.num_shared_hashings = 0
         """How often blocks were hashed that more than one request may hit: until the next time, hits only shrink."""
         self._unhashed = list(range(num_blocks - 1, 0, -1))
-        self._queue: deque[_Run] = deque()
+        self._queue: deque[Run] = deque()
         self._num_queued = 0
-        self._run_of: list[_Run | None] = [None] * num_blocks
+        self._run_of: list[Run | None] = [None] * num_blocks
         """The run in which a block is free; None while it is held or unhashed."""
         self._more_holders = [0] * num_blocks
         """Holders of each block beside the first."""
@@ -63,6 +54,12 @@ class BlockPool:
         """Blocks that have several."""
         self._copies: dict[int, list[int]] = {}
         """All blocks of a key that was hashed more than once, the first first."""
+        self._anchored: list[Tally] = []
+        """Of the attention types whose blocks can be hit only together with full attention's."""
+
+    def anchor(self, tally: Tally) -> None:
+        """Note when blocks of this attention type become unreachable."""
+        self._anchored.append(tally)
 
     @property
     def num_free(self) -> int:
@@ -108,12 +105,15 @@ class BlockPool:
             keys, blocks = self._whole_part(run, num_blocks) if run.is_whole else self._rest_of(run, num_blocks)
             if run.next == len(run.blocks):
                 self._queue.popleft()
+                if run.anchors:
+                    run.tally.leave(run)
             if blocks:
-                self._forget(keys, blocks)
+                run.tally.num_cached -= len(blocks)
+                self._forget(keys, blocks, is_anchor=not run.anchors)
                 taken += blocks
                 num_blocks -= len(blocks)
 
-    def _whole_part(self, run: _Run, num_blocks: int) -> tuple[list[int], list[int]]:
+    def _whole_part(self, run: Run, num_blocks: int) -> tuple[list[int], list[int]]:
         """Keys and blocks of the next `num_blocks` of a run, or all it has; they are in it no more."""
         start, stop = run.next, run.next + num_blocks
         blocks = run.blocks[start:stop]
@@ -121,9 +121,11 @@ class BlockPool:
         run_of = self._run_of
         for block in blocks:
             run_of[block] = None
+        if run.num_lost:
+            run.tally.num_unreachable -= run.num_lost_among(range(start, start + len(blocks)))
         return run.keys[start:stop], blocks
 
-    def _rest_of(self, run: _Run, num_blocks: int) -> tuple[list[int], list[int]]:
+    def _rest_of(self, run: Run, num_blocks: int) -> tuple[list[int], list[int]]:
         """The same for a run out of which blocks have been hit: these are passed over."""
         keys: list[int] = []
         blocks: list[int] = []
@@ -135,21 +137,29 @@ class BlockPool:
                 run_of[block] = None
                 blocks.append(block)
                 keys.append(run.keys[index])
+                if run.num_lost:
+                    run.tally.num_unreachable -= run.num_lost_among(range(index, index + 1))
             index += 1
         run.next = index
         return keys, blocks
 
-    def _forget(self, keys: list[int], blocks: list[int]) -> None:
-        """Take blocks out of the map."""
+    def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
+        """Take blocks out of the map; what is anchored to keys that are gone then is unreachable."""
         block_of, copies = self.block_of, self._copies
         if not copies or copies.keys().isdisjoint(keys):
             for key in keys:
                 del block_of[key]
+            if is_anchor:
+                for tally in self._anchored:
+                    tally.lose(keys, self._run_of)
             return
         for key, block in zip(keys, blocks, strict=True):
             others = copies.get(key)
             if others is None:
                 del block_of[key]
+                if is_anchor:
+                    for tally in self._anchored:
+                        tally.lose([key], self._run_of)
                 continue
             others.remove(block)
             block_of[key] = others[0]
@@ -162,43 +172,62 @@ class BlockPool:
         """Give back blocks without a hash; the last of them is reused first."""
         self._unhashed += blocks
 
-    def put_hashed(self, keys: list[int], blocks: list[int]) -> None:
-        """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
+    def put_hashed(self, keys: list[int], blocks: list[int], tally: Tally, anchors: list[int] = NO_ANCHORS) -> None:
+        """Drop one holder of each block; those without any left queue up in this order, beside their keys.
+
+        The blocks of each group come after those of the group before it. `anchors` are the keys of full
+        attention that each position needs, or none.
+        """
         if self._num_shared and any(map(self._more_holders.__getitem__, blocks)):
-            keys, blocks = self._drop_holders(keys, blocks)
+            keys, blocks, anchors = self._drop_holders(keys, blocks, tally, anchors)
         if not blocks:
             return
-        run = _Run(keys, blocks)
+        run = Run(keys, blocks, tally, anchors)
         run_of = self._run_of
         for block in blocks:
             run_of[block] = run
+        tally.num_cached += len(blocks)
+        if anchors:
+            tally.enter(run, self.block_of, run_of)
         self._queue.append(run)
         self._num_queued += len(blocks)
 
-    def _drop_holders(self, keys: list[int], blocks: list[int]) -> tuple[list[int], list[int]]:
-        """Keys and blocks of those that nobody holds any more, after each lost a holder."""
+    def _drop_holders(
+        self, keys: list[int], blocks: list[int], tally: Tally, anchors: list[int]
+    ) -> tuple[list[int], list[int], list[int]]:
+        """Keys and blocks of those that nobody holds any more, after each lost a holder; an anchor for each."""
         more = self._more_holders
-        num_apart = 0
-        free_keys: list[int] = []
-        free_blocks: list[int] = []
-        for key, block in zip(keys, blocks, strict=True):
+        per_group = len(blocks) // tally.num_groups
+        free: list[int] = []
+        for index, block in enumerate(blocks):
             num_more = more[block]
             if num_more:
                 more[block] = num_more - 1
-                num_apart += num_more == 1
+                self._num_shared -= num_more == 1
+                tally.extra_holders[index // per_group] -= 1
             else:
-                free_keys.append(key)
-                free_blocks.append(block)
-        self._num_shared -= num_apart
-        return free_keys, free_blocks
+                free.append(index)
+        if anchors:
+            positions = free[: len(free) // tally.num_groups]
+            if free == [start + position for start in range(0, len(blocks), per_group) for position in positions]:
+                anchors = [anchors[position] for position in positions]
+            else:  # a group lost others than the first did
+                anchors = [anchors[index % per_group] for index in free]
+        return [keys[index] for index in free], [blocks[index] for index in free], anchors
 
     # Prefixes.
 
-    def hash_blocks(self, keys: list[int], blocks: list[int]) -> None:
-        """Let each key find its block from now on; where it found one already, the new one is a copy."""
+    def hash_blocks(self, keys: list[int], blocks: list[int], is_anchor: bool = False) -> None:
+        """Let each key find its block from now on; where it found one already, the new one is a copy.
+
+        `is_anchor` are keys of full attention, which blocks of other types may need to be hit.
+        """
         block_of = self.block_of
         if keys[0] >= 0:
             self.num_shared_hashings += 1
+        if is_anchor:
+            for tally in self._anchored:
+                tally.find(keys, block_of, self._run_of)
         if block_of.keys().isdisjoint(keys):
             block_of.update(zip(keys, blocks, strict=True))
             return
@@ -208,27 +237,40 @@ class BlockPool:
             if first != block:
                 copies.setdefault(key, [first]).append(block)
 
-    def touch(self, blocks: list[int]) -> None:
-        """Add a holder to each hashed block; free ones leave the queue."""
+    def touch(self, blocks: list[int], tally: Tally) -> None:
+        """Add a holder to each hashed block; free ones leave the queue.
+
+        The blocks of all groups at one position come before those of the next.
+        """
         run_of, more = self._run_of, self._more_holders
-        num_taken = num_shared = 0
-        for block in blocks:
+        num_taken = 0
+        for index, block in enumerate(blocks):
             run = run_of[block]
             if run is None:
                 num_more = more[block]
                 more[block] = num_more + 1
-                num_shared += not num_more
+                self._num_shared += not num_more
+                tally.extra_holders[index % tally.num_groups] += 1
             else:
                 run_of[block] = None
                 run.is_whole = False
                 num_taken += 1
+                if run.num_lost:  # hit by a request that parts from the one that gave it back
+                    tally.num_unreachable -= run.num_lost_among(
+                        range(run.blocks.index(block), run.blocks.index(block) + 1)
+                    )
         self._num_queued -= num_taken
-        self._num_shared += num_shared
+        tally.num_cached -= num_taken
 
     def num_free_among(self, blocks: list[int]) -> int:
         """How many of these hashed blocks nobody holds."""
         run_of = self._run_of
         return len([None for block in blocks if run_of[block] is not None])
+
+    def shared_among(self, blocks: list[int]) -> list[int]:
+        """Which of these held blocks, by their place in the list, have several holders."""
+        more = self._more_holders
+        return [index for index, block in enumerate(blocks) if more[block]]
 
     # Looking in.
 

@@ -28,8 +28,8 @@ class KVCacheGroup:
     """Indices into the list of specs that was grouped."""
     num_padding_layers: int = 0
     """Places in each block that no layer uses, because another group is larger."""
-    layer_page_bytes: tuple[int, ...] = ()
-    """Bytes of each layer's page, where layers of one type differ in size."""
+    layer_specs: tuple[KVCacheSpec, ...] = ()
+    """What each layer keeps, where layers of one type differ: in the bytes of a page, or in what they read."""
 
     def among(self, members: Collection[int]) -> "KVCacheGroup":
         """The group with those of its layers that are `members`: what one stage of a pipeline has of it."""
@@ -37,18 +37,18 @@ class KVCacheGroup:
         return replace(
             self,
             layers=tuple(self.layers[place] for place in kept),
-            layer_page_bytes=tuple(self.layer_page_bytes[place] for place in kept) if self.layer_page_bytes else (),
+            layer_specs=tuple(self.layer_specs[place] for place in kept) if self.layer_specs else (),
         )
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, ...]:
+        """What each of its layers keeps."""
+        return self.layer_specs or (self.spec,) * len(self.layers)
 
     @property
     def bytes_per_block(self) -> int:
         """Bytes that the group's own layers take in one block."""
-        return sum(self.layer_page_bytes) if self.layer_page_bytes else len(self.layers) * self.spec.page_bytes
-
-    @property
-    def content_bytes_per_block(self) -> int:
-        """The same without the padding of pages."""
-        return sum(self.layer_page_bytes) if self.layer_page_bytes else len(self.layers) * self.spec.content_bytes
+        return sum(spec.page_bytes for spec in self.layer_specs) or len(self.layers) * self.spec.page_bytes
 
 
 def group_layers(specs: Sequence[KVCacheSpec], hybrid: bool = True) -> list[KVCacheGroup]:
@@ -64,10 +64,8 @@ def group_layers(specs: Sequence[KVCacheSpec], hybrid: bool = True) -> list[KVCa
     all_layers = tuple(range(len(specs)))
     if not specs:
         return []
-    if _are_alike(specs):
-        return [KVCacheGroup(specs[0], all_layers)]
-    if _are_one_type(specs):
-        return [KVCacheGroup(specs[0], all_layers, layer_page_bytes=tuple(spec.page_bytes for spec in specs))]
+    if _are_alike(specs) or _are_one_type(specs):
+        return [KVCacheGroup(specs[0], all_layers, layer_specs=tuple(specs) if len(set(specs)) > 1 else ())]
     return _cut_into_equal_groups(_with_equal_pages(specs))
 
 

@@ -31,6 +31,8 @@ class KVCacheLayout:
     """Tokens of the longest request that the server accepts, prompt and output."""
     max_in_flight_tokens: int
     """Tokens that can be scheduled but not yet settled."""
+    remainder_bytes: int = 0
+    """Of the budget on one rank, too few for one more block."""
 
     @cached_property
     def bytes_per_block(self) -> int:

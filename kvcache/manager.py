@@ -70,6 +70,7 @@ class KVCacheManager:
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
         self._never_gives_back = all(manager.spec.type_key[0] == "full" for manager in self.managers)
         self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
+        self._anchor()
 
     def _check(self, groups: Sequence[KVCacheGroup], policy: CachePolicy) -> None:
         caching = self.settings.enable_prefix_caching
@@ -93,6 +94,14 @@ class KVCacheManager:
             raise KVCacheError(
                 f"--prefix-cache-retention-interval: must be a multiple of {policy.alignment} tokens, got {interval}"
             )
+
+    def _anchor(self) -> None:
+        """Blocks beside full attention can be hit only where it has the same prefix."""
+        others = [manager for manager in self.managers if manager.spec.type_key[0] != "full"]
+        if self.settings.enable_prefix_caching and len(others) < len(self.managers):
+            for manager in others:
+                manager.is_anchored = True
+                self.pool.anchor(manager.tally)
 
     # The verbs.
 
@@ -218,8 +227,10 @@ class KVCacheManager:
         taken = self.pool.take(sum(table.manager.num_groups for table in growing)) if growing else []
         start = 0
         for table in growing:
-            end = start + table.manager.num_groups
+            manager = table.manager
+            end = start + manager.num_groups
             table.ids += taken[start:end]
+            manager.tally.num_positions += 1
             start = end
 
     def has_room_for_decodes(self, num_requests: int, num_steps: int) -> bool:

@@ -46,12 +46,11 @@ class Bucket:
         return [self._group(places, block_bytes) for places in self._dealt(number)]
 
     def _group(self, places: Sequence[int], block_bytes: int) -> KVCacheGroup:
-        pages = tuple(self.specs[place].page_bytes for place in places)
+        specs = tuple(self.specs[place] for place in places)
         layers = tuple(self.layers[place] for place in places)
-        if len(set(pages)) > 1:
-            return KVCacheGroup(self.specs[0], layers, layer_page_bytes=pages)
-        spec = self.specs[places[0]]
-        return KVCacheGroup(spec, layers, num_padding_layers=block_bytes // spec.page_bytes - len(layers))
+        if len(set(specs)) > 1:
+            return KVCacheGroup(self.specs[0], layers, layer_specs=specs)
+        return KVCacheGroup(specs[0], layers, num_padding_layers=block_bytes // specs[0].page_bytes - len(layers))
 
 
 def buckets_by_type(specs: Sequence[KVCacheSpec]) -> list[Bucket]:

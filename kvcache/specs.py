@@ -136,6 +136,18 @@ class AttentionSpec:
         """Bytes of one block in one layer on one rank, padding included."""
         return self.content_bytes if self.padded_page_bytes is None else self.padded_page_bytes
 
+    @property
+    def reach(self) -> tuple[str, int] | None:
+        """("window" or "chunk", tokens): how far back a token attends; None: to all tokens."""
+        return None
+
+    def seen_before(self, num_computed: int) -> int:
+        """How many of the `num_computed` tokens before it the next token attends to."""
+        if self.reach is None:
+            return num_computed
+        kind, size = self.reach
+        return num_computed % size if kind == "chunk" else min(num_computed, size - 1)
+
     def with_block_size(self, block_size: int) -> Self:
         """The same layer with blocks of `block_size` tokens."""
         return replace(self, block_size=block_size)
@@ -190,6 +202,13 @@ class FullAttentionSpec(AttentionSpec):
     def type_key(self) -> tuple[object, ...]:
         """All layers that keep every token are of one type."""
         return "full", self.block_size
+
+    @property
+    def reach(self) -> tuple[str, int] | None:
+        """What it is marked with."""
+        if self.window is not None:
+            return "window", self.window
+        return None if self.chunk is None else ("chunk", self.chunk)
 
     @property
     def unmarked(self) -> Self:
@@ -260,6 +279,11 @@ class SlidingWindowSpec(AttentionSpec):
         return min(cdiv(num_tokens, self.block_size), cdiv(self.window - 1, self.block_size) + 1)
 
     @property
+    def reach(self) -> tuple[str, int]:
+        """Its window."""
+        return "window", self.window
+
+    @property
     def type_key(self) -> tuple[object, ...]:
         """Layers of one window and block size."""
         return "sliding", self.block_size, self.window
@@ -288,6 +312,11 @@ class ChunkedLocalSpec(AttentionSpec):
     def blocks_while_decoding(self, num_tokens: int) -> int:
         """One chunk."""
         return cdiv(min(self.chunk, num_tokens), self.block_size)
+
+    @property
+    def reach(self) -> tuple[str, int]:
+        """Its chunk."""
+        return "chunk", self.chunk
 
     @property
     def type_key(self) -> tuple[object, ...]:

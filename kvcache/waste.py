@@ -122,9 +122,8 @@ class GroupedLayers:
 
     def _wasted_by_layers(self, group: KVCacheGroup, num_blocks: int, num_tokens: int) -> Iterator[tuple[str, int]]:
         """(cause, bytes) within the pages of a group's layers."""
-        pages = group.layer_page_bytes or (group.spec.page_bytes,) * len(group.layers)
-        for layer, page_bytes in zip(group.layers, pages, strict=True):
-            spec = self.kept.specs[layer]
+        for layer, grouped in zip(group.layers, group.specs, strict=True):
+            spec, page_bytes = self.kept.specs[layer], grouped.page_bytes
             if isinstance(spec, AttentionSpec):
                 block_size = group.spec.block_size
                 yield "page_padding", num_blocks * (page_bytes - block_size * spec.token_bytes)

@@ -15,6 +15,10 @@ __all__ = ["Chunk", "Everything", "Reach", "Window"]
 class Reach(Protocol):
     """Which earlier tokens of its request a token attends to; it always attends to itself."""
 
+    @property
+    def key(self) -> tuple[str, int] | None:
+        """What it is called in KV cache specs (`AttentionSpec.reach`)."""
+
     def seen_before(self, num_computed: int) -> int:
         """How many of the `num_computed` tokens before it the next token attends to."""
 
@@ -37,6 +41,10 @@ def _check_at_least_one(name: str, num_tokens: int) -> None:
 @dataclass(frozen=True, slots=True)
 class Everything(Reach):
     """All tokens before it."""
+
+    @property
+    def key(self) -> None:
+        """It needs no name: it is what all layers do that are not marked."""
 
     def seen_before(self, num_computed: int) -> int:
         """All of them."""
@@ -64,6 +72,11 @@ class Window(Reach):
     def __post_init__(self) -> None:
         _check_at_least_one("window", self.num_tokens)
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """A window of so many tokens."""
+        return "window", self.num_tokens
+
     def seen_before(self, num_computed: int) -> int:
         """At most the window less the token itself."""
         return min(num_computed, self.num_tokens - 1)
@@ -86,6 +99,11 @@ class Chunk(Reach):
 
     def __post_init__(self) -> None:
         _check_at_least_one("chunk", self.num_tokens)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """A chunk of so many tokens."""
+        return "chunk", self.num_tokens
 
     def seen_before(self, num_computed: int) -> int:
         """Those since the chunk began."""

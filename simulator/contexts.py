@@ -16,6 +16,10 @@ NEVER = 1 << 62
 class Reach(Protocol):
     """How far back one kind of layer reads (`models_configs.reach`)."""
 
+    @property
+    def key(self) -> tuple[str, int] | None:
+        """What it is called in KV cache specs."""
+
     def seen_before(self, num_computed: int) -> int:
         """How many of the `num_computed` tokens before it the next token attends to."""
 

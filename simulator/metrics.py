@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvcache.ledger import NEEDED_PARTS, WASTED_PARTS
 from simulator.table import Columns
 
 __all__ = [
@@ -212,18 +213,22 @@ def _mean_and_max(steps: Columns, column: str, span_s: float) -> dict[str, float
 
 
 def _wasted_bytes(steps: Columns) -> dict[str, float | int | None]:
-    """Bytes of held blocks that hold nothing, over the sampled rows."""
-    is_sampled = ~np.isnan(_floats(steps, "live_bytes"))
-    samples = _where(steps, is_sampled, "live_bytes", "empty_bytes", "padding_bytes")
-    wasted = _floats(samples, "empty_bytes") + _floats(samples, "padding_bytes")
+    """Bytes that requests hold and nobody needs, over the sampled rows."""
+    is_sampled = ~np.isnan(_floats(steps, "free_bytes"))
+    wasted = _sum_of_parts(steps, WASTED_PARTS)[is_sampled]
     if not len(wasted):
         return {"mean": None, "max": None, "share_of_held": None}
-    held = float(np.sum(wasted + _floats(samples, "live_bytes")))
+    held = float(np.sum(wasted + _sum_of_parts(steps, NEEDED_PARTS)[is_sampled]))
     return {
         "mean": round(float(wasted.mean())),
         "max": round(float(wasted.max())),
         "share_of_held": float(np.sum(wasted)) / held if held else None,
     }
+
+
+def _sum_of_parts(steps: Columns, parts: Iterable[str]) -> Floats:
+    total: Floats = np.sum([_floats(steps, f"{part}_bytes") for part in parts], axis=0)
+    return total
 
 
 def _distribution(values: Floats, counts: Floats | None = None) -> dict[str, float | None]:

@@ -82,13 +82,18 @@ class Plan:
                 return chunk[1]
         return 0
 
-    def tokens(self, running: Iterable[Request]) -> Iterator[tuple[str, int]]:
-        """(request id, tokens) of all running requests that get some, in order of service."""
+    def num_tokens(self) -> dict[int, int]:
+        """By order, the tokens of those that do not just decode: one token is what all other decodes get."""
         num_tokens = {request.order: num_new for request, num_new in self.chunks}
         for request in self.finishing:
             num_tokens.setdefault(request.order, 1)
         for request in self.stalled:
             num_tokens[request.order] = 0
+        return num_tokens
+
+    def tokens(self, running: Iterable[Request]) -> Iterator[tuple[str, int]]:
+        """(request id, tokens) of all running requests that get some, in order of service."""
+        num_tokens = self.num_tokens()
         for request in running:
             if count := num_tokens.get(request.order, int(request.is_decoding)):
                 yield request.request_id, count

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvcache.ledger import CACHED_PARTS
 from simulator.metrics import Timeline, over_time, times_per_output_token_s, times_to_first_token_s
 from simulator.result import Result
 from simulator.summary_table import format_seconds
@@ -27,6 +28,7 @@ __all__ = [
     "INK",
     "draw_kv_usage",
     "draw_latencies",
+    "draw_ledger",
     "draw_pool_bytes",
     "draw_requests",
     "draw_throughput",
@@ -59,14 +61,17 @@ _CURVE_POINTS = 500
 _WIDTH_INCHES = 9.6
 _GIB = 2.0**30
 
-_POOL_PARTS = (
-    ("live_bytes", "live: held tokens and states", _BLUE),
-    ("empty_bytes", "empty slots of held blocks", _ORANGE),
-    ("padding_bytes", "padding", _VERMILION),
-    ("cached_bytes", "cached: free, can be hit", _SKY),
-    ("free_bytes", "free and empty", _GREY),
-    ("null_bytes", "null block", INK),
+_POOL_PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("read or written by the step", _BLUE, ("readable", "reserved", "states")),
+    ("left every window", _PURPLE, ("out_of_window",)),
+    ("empty slots", _ORANGE, ("empty_slots",)),
+    ("padding", _VERMILION, ("page_padding", "state_padding", "padding_layers", "unused_small_pages")),
+    ("cached: free, can be hit", _SKY, CACHED_PARTS),
+    ("cached, out of reach", _GREEN, ("unreachable",)),
+    ("free and empty", _GREY, ("free",)),
+    ("null block, remainder", INK, ("null_block", "remainder")),
 )
+"""Label, colour and parts of the ledger for each area, from below."""
 
 
 def figures(result: Result) -> dict[str, bytes]:
@@ -134,20 +139,28 @@ def draw_throughput(result: Result, figure: FigureBase) -> None:
 
 def draw_pool_bytes(result: Result, figure: FigureBase) -> None:
     """What the bytes of the pool are used for, over time; a sample stands until the next one."""
-    samples = _samples(result.steps)
-    edges_s = _edges_s(result, _BINS)
+    axes = figure.subplots()
+    draw_ledger(result.steps, axes, _edges_s(result, _BINS))
+    _legend_above(figure, axes)
+
+
+def draw_ledger(steps: pd.DataFrame, axes: Axes, edges_s: Floats) -> None:
+    """The ledger's parts one above the other, in bins between `edges_s` [bins + 1]."""
+    samples = _samples(steps)
     starts_s = _floats(samples, "start_s")
     starts_s[0] = edges_s[0]
     ends_s = np.append(starts_s[1:], edges_s[-1])
-    parts = [over_time(starts_s, ends_s, _floats(samples, part), edges_s).mean / _GIB for part, _, _ in _POOL_PARTS]
-    axes = figure.subplots()
+    columns = [[f"{part}_bytes" for part in parts] for _, _, parts in _POOL_PARTS]
+    areas = [
+        over_time(starts_s, ends_s, samples[names].sum(axis=1).to_numpy(dtype=np.float64), edges_s).mean / _GIB
+        for names in columns
+    ]
     edges, unit = _in_unit(edges_s)
-    _, labels, colours = zip(*_POOL_PARTS, strict=True)
-    axes.stackplot(_centres(edges), *parts, labels=labels, colors=colours, alpha=0.75)
-    axes.set_ylim(0, result.capacity["pool_bytes"] / _GIB)
+    labels, colours, _ = zip(*_POOL_PARTS, strict=True)
+    axes.stackplot(_centres(edges), *areas, labels=labels, colors=colours, alpha=0.75)
+    axes.set_ylim(0, np.sum(areas, axis=0).max())
     axes.set_ylabel("Pool (GiB)")
     _finish_time_axis(axes, edges, unit)
-    _legend_above(figure, axes)
 
 
 def draw_latencies(result: Result, figure: FigureBase) -> None:
@@ -233,7 +246,7 @@ def _spans_s(steps: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _samples(steps: pd.DataFrame) -> pd.DataFrame:
-    return steps[steps["live_bytes"].notna()]
+    return steps[steps["free_bytes"].notna()]
 
 
 def _floats(table: pd.DataFrame, column: str) -> Floats:

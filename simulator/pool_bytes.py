@@ -1,41 +1,50 @@
-"""Where the pool's bytes are at one moment: what holds tokens, what is wasted, what could still be hit."""
+"""What the memory ledger has to know of a replica's requests: how many tokens they have, plan and read."""
 
-from kvcache.manager import KVCacheManager
+from collections.abc import Iterator
+
+from kvcache.ledger import LEDGER_PARTS, Ledger, TokenCounts
+from kvcache.manager import RequestBlocks
+from simulator.batch import Batch
 from simulator.scheduler import Scheduler
 
 __all__ = ["BYTE_COLUMNS", "PoolBytes"]
 
-BYTE_COLUMNS = ("live_bytes", "empty_bytes", "padding_bytes", "cached_bytes", "free_bytes", "null_bytes")
+BYTE_COLUMNS = tuple(f"{part}_bytes" for part in LEDGER_PARTS)
 
 
 class PoolBytes:
-    """Splits the bytes of a replica's pool into parts that add up to it."""
+    """The bytes of a replica's pool, part by part, while a step is planned.
 
-    def __init__(self, manager: KVCacheManager) -> None:
-        self._manager = manager
-        self._block_bytes = manager.layout.bytes_per_block
-        # Of each block of a group: what its own layers can fill. The rest is padding.
-        self._content_bytes = [group.content_bytes_per_block for group in manager.layout.groups]
+    Decodes are summed up by the scheduler already; all others are few, and looked at one by one.
+    """
 
-    def sample(self, scheduler: Scheduler) -> tuple[float, ...]:
-        """Bytes in the order of `BYTE_COLUMNS`, at the end of the planned step: a look at all block tables."""
-        pool, block_bytes = self._manager.pool, self._block_bytes
-        contexts = list(scheduler.contexts_after_step())
-        content_bytes = num_held = empty_bytes = 0
-        for nth, manager in enumerate(self._manager.managers):
-            tables = [(request.blocks.tables[nth], num_tokens) for request, num_tokens in contexts]
-            num_empty = sum(manager.num_empty_slots(table, num_tokens) for table, num_tokens in tables)
-            for position, group in enumerate(manager.groups):
-                held = {block for table, _ in tables for block in table.ids[position :: manager.num_groups]}
-                num_held += len(held)
-                content_bytes += len(held) * self._content_bytes[group]
-                empty_bytes += num_empty * self._content_bytes[group] // manager.block_size
-        num_cached = pool.num_cached_free
-        return (
-            content_bytes - empty_bytes,
-            empty_bytes,
-            num_held * block_bytes - content_bytes,
-            num_cached * block_bytes,
-            (pool.num_free - num_cached) * block_bytes,
-            block_bytes,
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._ledger = Ledger(scheduler.manager)
+        summed = [reach.key for reach in scheduler.reaches]
+        self._sums = [summed.index(spec.reach) if spec.reach in summed else None for spec in self._ledger.reading]
+
+    def sample(self, batch: Batch | None) -> tuple[float, ...]:
+        """Bytes in the order of `BYTE_COLUMNS`; `batch` was planned last, None if nothing runs."""
+        return tuple(self._ledger.parts(self._counts(batch), self._holding).values())
+
+    def _counts(self, batch: Batch | None) -> TokenCounts:
+        if batch is None:
+            return TokenCounts(0, 0, (0,) * len(self._sums))
+        others = [num_computed for _, num_computed in batch.prefill_chunks]
+        others += [num_computed for _, num_computed in self._scheduler.waiting_inside()]
+        return TokenCounts(
+            computed=batch.decode_context_tokens + sum(others),
+            planned=batch.num_tokens,
+            read=tuple(self._num_read(nth, batch, others) for nth in range(len(self._sums))),
         )
+
+    def _num_read(self, nth: int, batch: Batch, others: list[int]) -> int:
+        spec, nth_sum = self._ledger.reading[nth], self._sums[nth]
+        if nth_sum is None:  # no layer computes what this one keeps
+            return sum(spec.seen_before(num_computed) for _, num_computed in self._holding())
+        return batch.decode_window_tokens[nth_sum] + sum(map(spec.seen_before, others))
+
+    def _holding(self) -> Iterator[tuple[RequestBlocks, int]]:
+        for request, num_computed in self._scheduler.contexts_before_step():
+            yield request.blocks, num_computed

@@ -1,7 +1,7 @@
 """Rows of what happened: one per request that ended, one per batch. No arithmetic beyond what a row needs.
 
 Rows are kept as numbers in chunks, so that a run of a million requests stays small; nothing is
-recorded per token. Where the pool's bytes are is a look at all block tables, so it is sampled.
+recorded per token. Where the pool's bytes are is many columns, so it is sampled.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ __all__ = ["TOO_LARGE", "Recorder"]
 CHUNK_ROWS = 1 << 15
 BATCHES_PER_SAMPLE = 64
 STEPS_PER_SAMPLE = 256
-"""The pool's bytes are looked up after so many batches or steps, whichever comes first."""
+"""The memory ledger is written down after so many batches or steps, whichever comes first."""
 
 REQUEST_TIMES = ("arrival_s", "first_scheduled_s", "first_token_s", "finish_s")
 REQUEST_COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "num_preemptions", "priority")
@@ -94,7 +94,7 @@ class Recorder:
     def __init__(self, scheduler: Scheduler, on_progress: Callable[[float, int], None] | None = None) -> None:
         """`on_progress(now_s, num_ended)` is called now and then."""
         self._on_progress = on_progress
-        self._pool_bytes = PoolBytes(scheduler.manager)
+        self._pool_bytes = PoolBytes(scheduler)
         self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS), REQUEST_COUNTS)
         self._names: dict[str, list[str | None]] = {name: [] for name in REQUEST_NAMES}
         self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS), STEP_COUNTS)
@@ -129,7 +129,7 @@ class Recorder:
         self._evictions_before = pool.num_evictions
         pool_bytes = NO_BYTES
         if self._num_planned >= self._next_sample[0] or scheduler.step >= self._next_sample[1]:
-            pool_bytes = self._pool_bytes.sample(scheduler)
+            pool_bytes = self._pool_bytes.sample(batch)
             self._next_sample = (self._num_planned + BATCHES_PER_SAMPLE, scheduler.step + STEPS_PER_SAMPLE)
         self._in_flight.append(_Planned(state, pool_bytes, late_since_s, num_late_decodes))
         self._num_planned += 1

@@ -29,7 +29,7 @@ _FIGURE_CAPTIONS = {
     "requests": "The line is the mean over time, the band reaches from the least to the most.",
     "latencies": "How many requests got their first token, and each further one on average, within a time.",
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
-    "pool_bytes": "Sampled; empty slots and padding are memory that is held and holds nothing.",
+    "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
 }
 
 
@@ -179,7 +179,7 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         f"time per output token {tpot['p50']} and {tpot['p99']}",
         "throughput": f"finished requests brought {format_number(rates['prompt_tokens_per_s'])} prompt tokens and "
         f"{format_number(rates['output_tokens_per_s'])} output tokens per second",
-        "pool_bytes": f"empty slots and padding take {format_bytes(wasted['mean'])} on average, "
+        "pool_bytes": f"held and needed by nobody: {format_bytes(wasted['mean'])} on average, "
         f"{format_bytes(wasted['max'])} at most",
     }
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."

@@ -48,9 +48,8 @@ class Result:
         step (index of the first), num_steps, start_s, end_s. Sums over the row: prefill_tokens, num_preempted,
         evictions. At its beginning: num_prefills, num_decodes, running, waiting, held_blocks, cached_blocks (free,
         but they can still be hit), free_blocks (all free ones, cached included). In sampled rows, and NaN in others:
-        live_bytes (held tokens and states), empty_bytes (slots of held blocks without a token), padding_bytes (page
-        padding and padding layers), cached_bytes, free_bytes (free and empty), null_bytes; the six add up to
-        pool_bytes.
+        the memory ledger, a column {part}_bytes for each of `kvcache.ledger.LEDGER_PARTS`; they add up to the budget,
+        which is pool_bytes and the remainder.
         """
         return frame_of(self.tables["steps"])
 

@@ -35,6 +35,8 @@ class Scheduler:
     def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
         self.manager = manager
         self.settings = settings
+        self.reaches = reaches
+        """How far back the layers read, where not everything."""
         self.waiting: WaitingQueue = PriorityQueue() if settings.scheduling_policy == "priority" else FcfsQueue()
         self.running: dict[int, Request] = {}
         """By order of admission, which is the order of service."""
@@ -387,10 +389,26 @@ class Scheduler:
 
     # Looking in.
 
-    def contexts_after_step(self) -> Iterator[tuple[Request, int]]:
-        """(running request, tokens computed once all planned steps are) for all that hold blocks."""
-        for request in self.running.values():
-            yield request, self.step + request.origin if request.is_decoding else request.computed
+    def contexts_before_step(self) -> Iterator[tuple[Request, int]]:
+        """(running request, tokens computed before the step planned last) for all that hold blocks."""
+        planned = self.plan.num_tokens()
+        for order, request in self.running.items():
+            computed = self.step + request.origin if request.is_decoding else request.computed
+            yield request, computed - planned.get(order, int(request.is_decoding))
+
+    def waiting_inside(self) -> Iterator[tuple[Request, int]]:
+        """The same for those of them that compute nothing in that step."""
+        in_chunks = {request.order for request, _ in self.plan.chunks}
+        for order, request in self._prefilling.items():
+            if order not in in_chunks:
+                yield request, request.computed
+        for request in self.plan.stalled:
+            yield request, self.step + request.origin
+        for plan in self._in_flight:
+            if plan is not self.plan:
+                for request in plan.finishing:
+                    if request.is_running:
+                        yield request, request.computed
 
     def scheduled_tokens(self) -> Iterator[tuple[str, int]]:
         """(request id, tokens) of all requests in the step planned last, in order of service."""

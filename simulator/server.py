@@ -89,7 +89,10 @@ class Server:
             raise ScenarioError(
                 f"--kv-cache-memory-bytes: gives {self.num_blocks:,} blocks, {MOST_BLOCKS:,} are too many"
             )
-        return KVCacheLayout(self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens)
+        layout = KVCacheLayout(self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens)
+        budgets = [stage.budget_bytes for stage in self.stages if stage.budget_bytes is not None]
+        remainder = min(budgets) - layout.pool_bytes if budgets and self.groups and len(self.stages) == 1 else 0
+        return replace(layout, remainder_bytes=remainder)
 
 
 def plan_server(scenario: Scenario) -> Server:

@@ -146,7 +146,7 @@ class Timeline:
         self._events = events
         self._scheduler = scheduler
         self._recorder = recorder
-        self._pool_bytes = PoolBytes(scheduler.manager)
+        self._pool_bytes = PoolBytes(scheduler)
         self._in_flight: deque[_Planned] = deque()
         self._lives: dict[int, _Life] = {}
         """By the request's identity: a compiled one has no hash, and ids of a trace may come twice."""
@@ -180,7 +180,7 @@ class Timeline:
         self._recorder.planned(start_s, scheduler, batch)
         counters = self._counters()
         if self._num_planned >= self._next_sample[0] or scheduler.step >= self._next_sample[1]:
-            counters |= self._byte_counters()
+            counters |= self._byte_counters(batch)
             self._next_sample = (self._num_planned + BATCHES_PER_SAMPLE, scheduler.step + STEPS_PER_SAMPLE)
         self._num_planned += 1
         self._in_flight.append(_Planned(scheduler.plan, counters))
@@ -204,7 +204,7 @@ class Timeline:
         for request in ended:
             self._end(request, end_us)
         if not (self._scheduler.running or self._scheduler.waiting):
-            self._count(end_us, self._counters() | self._byte_counters())
+            self._count(end_us, self._counters() | self._byte_counters(None))
 
     # Requests.
 
@@ -282,8 +282,8 @@ class Timeline:
             "blocks": BLOCKS % (pool.num_blocks - 1 - num_free, pool.num_cached_free, num_free),
         }
 
-    def _byte_counters(self) -> Counters:
-        return {"bytes": BYTES % self._pool_bytes.sample(self._scheduler)}
+    def _byte_counters(self, batch: Batch | None) -> Counters:
+        return {"bytes": BYTES % self._pool_bytes.sample(batch)}
 
     def _count(self, now_us: int, counters: Counters) -> None:
         for name, values in counters.items():

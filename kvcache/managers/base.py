@@ -18,6 +18,7 @@ from typing import ClassVar
 from kvcache.block_pool import BlockPool
 from kvcache.hashing import PrefixKeys
 from kvcache.specs import KVCacheSpec, cdiv
+from kvcache.tally import Tally
 
 __all__ = ["NEVER", "BlockTable", "CachePolicy", "SingleTypeManager"]
 
@@ -114,6 +115,9 @@ class SingleTypeManager(ABC):
         self.max_blocks = max_blocks
         self.units_per_block = max(1, spec.block_size // policy.hash_unit)
         self.block_of = pool.block_of
+        self.tally = Tally(self.num_groups)
+        self.is_anchored = False
+        """Whether its blocks can be hit only together with those of full attention."""
 
     def number_keys(self, offsets: range) -> None:
         """Add these to the prefix keys, one for each group; the groups' numbers, unless someone says otherwise."""
@@ -225,8 +229,10 @@ class SingleTypeManager(ABC):
         table.num_cached = end
         table.first_held = end - len(blocks) // self.num_groups
         table.free_at = self.computed_when_unneeded(table.first_held)
+        self.tally.num_given_back += table.first_held
         if blocks:
-            self.pool.touch(blocks)
+            self.pool.touch(blocks, self.tally)
+            self.tally.num_positions += end - table.first_held
             table.ids = blocks
             table.mark_hashed(table.first_held, end)
 
@@ -239,6 +245,7 @@ class SingleTypeManager(ABC):
         if not table.ids:
             table.free_at = self.computed_when_unneeded(table.first_held)
         table.num_slots += num_new * self.block_size
+        self.tally.num_positions += num_new
         taken = self.pool.take(num_new * num_groups)
         if num_new == 1 or num_groups == 1:
             table.ids += taken
@@ -253,6 +260,7 @@ class SingleTypeManager(ABC):
         if not table.ids:
             table.free_at = self.computed_when_unneeded(table.first_held)
         table.num_slots += self.block_size
+        self.tally.num_positions += 1
         table.ids += self.pool.take(self.num_groups)
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
@@ -266,6 +274,8 @@ class SingleTypeManager(ABC):
         else:
             self._release(table, end)
         del table.ids[: (end - first) * self.num_groups]
+        self.tally.num_positions -= end - first
+        self.tally.num_given_back += end - first
         table.first_held = end
         table.free_at = self.computed_when_unneeded(end) if table.ids else NEVER
 
@@ -276,7 +286,8 @@ class SingleTypeManager(ABC):
         while ranges and ranges[0][1] <= first:
             del ranges[0]
         if ranges and ranges[0][0] <= first:
-            self.pool.put_hashed(self.group_keys(self.held_keys(table, first, first + 1)), blocks)
+            keys = self.held_keys(table, first, first + 1)
+            self._put_hashed(keys, blocks, self.anchors(table, first, first + 1, keys))
         else:
             self.pool.put_unhashed(blocks)
 
@@ -287,6 +298,8 @@ class SingleTypeManager(ABC):
         """
         if table.ids:
             self._release(table, table.num_slots // self.block_size)
+        self.tally.num_positions -= len(table.ids) // self.num_groups
+        self.tally.num_given_back -= table.first_held
         table.ids = []
         table.hashed = []
         table.first_held = table.num_slots = table.num_cached = 0
@@ -304,18 +317,40 @@ class SingleTypeManager(ABC):
             return
         keys_back: list[int] = []
         blocks_back: list[int] = []
+        anchors_back: list[int] = []
         for start, stop in reversed(hashed):
-            keys_back += self.held_keys(table, start, stop)[::-1]
+            keys = self.held_keys(table, start, stop)
+            keys_back += keys[::-1]
+            anchors_back += self.anchors(table, start, stop, keys)[::-1]
         for nth in range(num_groups):
             for start, stop in reversed(hashed):
                 blocks = ids[(start - first) * num_groups + nth : (stop - first) * num_groups : num_groups]
                 blocks_back += blocks[::-1]
-        keys = keys_back if self.is_first_alone else [key + offset for offset in self.key_offsets for key in keys_back]
-        self.pool.put_hashed(keys, blocks_back)
+        self._put_hashed(keys_back, blocks_back, anchors_back)
+
+    def _put_hashed(self, keys: list[int], blocks: list[int], anchors: list[int]) -> None:
+        """Give hashed blocks back, those of each group after those of the one before, beside keys for one group."""
+        if not self.is_first_alone:
+            keys = [key + offset for offset in self.key_offsets for key in keys]
+        self.pool.put_hashed(keys, blocks, self.tally, anchors)
 
     def held_keys(self, table: BlockTable, start: int, stop: int) -> list[int]:
         """The keys under which the blocks at positions `start` to `stop` are found once they are hashed."""
         return self.block_keys(table.keys.first(stop * self.units_per_block), start, stop)
+
+    def anchors(self, table: BlockTable, start: int, stop: int, keys: list[int]) -> list[int]:
+        """For each position, whose keys are `keys`, full attention's key that a hit needs which uses the block.
+
+        Its block ends with the shortest such hit. None if the blocks can be hit on their own.
+        """
+        if not self.is_anchored:
+            return []
+        alignment = self.policy.alignment
+        if alignment == self.block_size:
+            return keys
+        positions, units = alignment // self.block_size, alignment // self.policy.hash_unit
+        of_units = table.keys.first(cdiv(stop, positions) * units)
+        return [of_units[(position // positions + 1) * units - 1] for position in range(start, stop)]
 
     def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
         """Hash the full blocks among the first `num_tokens` that may be hit later.
@@ -336,7 +371,7 @@ class SingleTypeManager(ABC):
         keys = self.held_keys(table, start, stop)
         num_groups, offset = self.num_groups, (start - table.first_held) * self.num_groups
         ids = table.ids[offset : offset + (stop - start) * num_groups]
-        self.pool.hash_blocks(self.group_keys(keys), ids)
+        self.pool.hash_blocks(self.group_keys(keys), ids, not self.is_anchored)
         table.mark_hashed(start, stop)
 
     # Time.

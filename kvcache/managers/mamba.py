@@ -128,11 +128,12 @@ class MambaAlignManager(MambaManager):
     def take_hit(self, table: BlockTable, blocks: list[int], hit_tokens: int) -> None:
         """Start from the cached state at the hit's end."""
         assert isinstance(table, StateTable)
-        self.pool.touch(blocks)
         table.num_slots = hit_tokens
-        table.num_cached = hit_tokens // self.block_size
-        (key,) = self.held_keys(table, table.num_cached - 1, table.num_cached)
-        table.add_state(table.num_cached - 1, blocks, key)
+        table.num_cached = end = hit_tokens // self.block_size
+        self.pool.touch(blocks, self.tally)
+        self.tally.num_positions += 1
+        (key,) = self.held_keys(table, end - 1, end)
+        table.add_state(end - 1, blocks, key)
 
     def extend(self, table: BlockTable, num_tokens: int) -> None:
         """Put the running state at the last position; positions passed over stay null."""
@@ -140,6 +141,7 @@ class MambaAlignManager(MambaManager):
         if num_tokens > table.num_slots:
             num_positions = cdiv(num_tokens, self.block_size)
             table.num_slots = num_positions * self.block_size
+            self.tally.num_positions += 1
             table.add_state(num_positions - 1, self.pool.take(self.num_groups), None)
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
@@ -160,13 +162,23 @@ class MambaAlignManager(MambaManager):
         table.num_slots = table.num_cached = 0
 
     def _release_states(self, table: StateTable, count: int) -> None:
+        if not count:
+            return
         num_groups = self.num_groups
-        for nth, offset in enumerate(self.key_offsets):
+        keys_back: list[int] = []
+        blocks_back: list[int] = []
+        anchors_back: list[int] = []
+        for nth in range(num_groups):
             blocks = table.ids[nth : count * num_groups : num_groups]
             states = list(zip(table.state_keys, blocks, strict=False))
             self.pool.put_unhashed([block for key, block in states if key is None])
-            hashed = [(key, block) for key, block in reversed(states) if key is not None]
-            self.pool.put_hashed([key + offset for key, _ in hashed], [block for _, block in hashed])
+            blocks_back += [block for key, block in reversed(states) if key is not None]
+        for position, key in zip(table.positions[count - 1 :: -1], table.state_keys[count - 1 :: -1], strict=True):
+            if key is not None:
+                keys_back.append(key)
+                anchors_back += self.anchors(table, position, position + 1, [key])
+        self._put_hashed(keys_back, blocks_back, anchors_back)
+        self.tally.num_positions -= count
         del table.ids[: count * num_groups], table.positions[:count], table.state_keys[:count]
         table.free_at = self.computed_when_unneeded(table.positions[0]) if table.positions else NEVER
 

@@ -144,7 +144,7 @@ def test_every_invariant_has_its_line():
         name for path in CODE for name in re.findall(r'InvariantError\(f?"([a-z-]+)', path.read_text(encoding="utf-8"))
     }
     page = ROOT / "docs" / "invariants.md"
-    sections = ("## Of the pool", "## Of block tables", "## Of the simulation")
+    sections = ("## Of the pool", "## Of the memory ledger", "## Of block tables", "## Of the simulation")
     assert {name for section in sections for name in table_under(page, section)} == raised
 
 

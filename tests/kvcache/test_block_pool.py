@@ -4,6 +4,7 @@ import pytest
 
 from kvcache.block_pool import NULL_BLOCK, BlockPool
 from kvcache.errors import InvariantError
+from kvcache.tally import Tally
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def cached(pool, *blocks, first_key=100):
     """Hash blocks in use under the keys 100, 101, ... and give them back in this order."""
     keys = list(range(first_key, first_key + len(blocks)))
     pool.hash_blocks(keys, list(blocks))
-    pool.put_hashed(keys, list(blocks))
+    pool.put_hashed(keys, list(blocks), Tally(1))
 
 
 # ------------------------------------------------------------------------------------------ order of reuse
@@ -40,15 +41,15 @@ def test_the_end_of_a_request_is_evicted_before_its_beginning(pool):
     pool.take(5)
     pool.hash_blocks([101, 102, 103, 104], [1, 2, 3, 4])
     pool.put_unhashed([5])
-    pool.put_hashed([104, 103, 102, 101], [4, 3, 2, 1])
+    pool.put_hashed([104, 103, 102, 101], [4, 3, 2, 1], Tally(1))
     assert pool.take(9) == [5, 6, 7, 8, 9, 4, 3, 2, 1]
 
 
 def test_a_block_that_was_hit_queues_up_anew_when_it_is_freed(pool):
     pool.take(9)
     cached(pool, 1, 2, 3)
-    pool.touch([1])
-    pool.put_hashed([100], [1])
+    pool.touch([1], Tally(1))
+    pool.put_hashed([100], [1], Tally(1))
     assert pool.take(3) == [2, 3, 1]
 
 
@@ -57,8 +58,8 @@ def test_a_block_that_was_hit_often_is_still_free_only_once(pool):
     pool.take(9)
     cached(pool, 1, 2)
     for _ in range(5):
-        pool.touch([1, 2])
-        pool.put_hashed([101, 100], [2, 1])
+        pool.touch([1, 2], Tally(1))
+        pool.put_hashed([101, 100], [2, 1], Tally(1))
     assert (pool.num_free, pool.take(2)) == (2, [2, 1])
 
 
@@ -66,7 +67,7 @@ def test_a_run_that_was_hit_in_the_middle_is_reused_around_the_hit(pool):
     """Of five blocks freed together the third is held again."""
     pool.take(9)
     cached(pool, 1, 2, 3, 4, 5)
-    pool.touch([3])
+    pool.touch([3], Tally(1))
     assert (pool.take(3), pool.take(1), pool.block_of) == ([1, 2, 4], [5], {102: 3})
 
 
@@ -82,11 +83,11 @@ def test_taking_more_than_is_free_is_a_bug_of_the_caller(pool):
 def test_a_shared_block_is_free_when_its_last_holder_gives_it_back(pool):
     pool.take(1)
     cached(pool, 1)
-    pool.touch([1])
-    pool.touch([1])
+    pool.touch([1], Tally(1))
+    pool.touch([1], Tally(1))
     free = [pool.num_free]
     for _ in range(2):
-        pool.put_hashed([100], [1])
+        pool.put_hashed([100], [1], Tally(1))
         free.append(pool.num_free)
     assert free == [8, 8, 9]
 
@@ -94,7 +95,7 @@ def test_a_shared_block_is_free_when_its_last_holder_gives_it_back(pool):
 def test_free_blocks_among_a_hit_are_those_that_nobody_holds(pool):
     pool.take(3)
     cached(pool, 1, 2, 3)
-    pool.touch([2])
+    pool.touch([2], Tally(1))
     assert (pool.num_free_among([1, 2, 3]), pool.num_cached_free) == (2, 2)
 
 
@@ -140,7 +141,7 @@ def test_of_three_equal_blocks_each_is_found_in_turn(pool):
     pool.take(9)
     for block in (1, 2, 3):
         pool.hash_blocks([100], [block])
-    pool.put_hashed([100, 100, 100], [2, 1, 3])
+    pool.put_hashed([100, 100, 100], [2, 1, 3], Tally(1))
     found = []
     for _ in range(3):
         found.append(pool.block_of[100])
@@ -225,8 +226,8 @@ def test_a_pool_that_contradicts_itself_is_found_out(sabotage, places, invariant
     pool = BlockPool(num_blocks=10)
     pool.take(3)
     cached(pool, 1, 2)
-    pool.touch([2])
-    pool.touch([2])
+    pool.touch([2], Tally(1))
+    pool.touch([2], Tally(1))
     pool.check_integrity(PLACES)
     sabotage(pool)
     with pytest.raises(InvariantError, match=invariant):

@@ -144,8 +144,8 @@ def test_packed_is_vllms_rule_where_pages_are_equal():
 
 def test_packed_layers_of_one_type_and_several_pages_may_share_a_group():
     groups = grouped("packed", *[full(num_kv_heads=1), full(num_kv_heads=3)] * 2, sliding(32), sliding(32))
-    assert [(group.layers, group.layer_page_bytes) for group in groups] == [
-        ((0, 1), (64, 192)), ((2, 3), (64, 192)), ((4, 5), ())
+    assert [(group.layers, [spec.page_bytes for spec in group.specs]) for group in groups] == [
+        ((0, 1), [64, 192]), ((2, 3), [64, 192]), ((4, 5), [64, 64])
     ]  # fmt: skip
 
 
@@ -221,7 +221,7 @@ def test_two_level_splits_large_pages_into_small_ones_of_one_type():
 
 def test_two_level_and_ideal_pad_nothing():
     for name in ("two-level", "ideal"):
-        assert all(group.bytes_per_block == group.content_bytes_per_block for group in grouped(name, *JAMBA))
+        assert all(spec.page_bytes == spec.content_bytes for group in grouped(name, *JAMBA) for spec in group.specs)
 
 
 def test_ideal_gives_each_layer_a_memory_of_its_own():

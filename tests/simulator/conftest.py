@@ -54,7 +54,7 @@ class Log:
     scheduler: Scheduler
     requests: dict[str, Request]
     recorder: Recorder
-    on_planned: Callable[[Scheduler], None] = lambda scheduler: None
+    on_planned: Callable[[Scheduler, Batch], None] = lambda scheduler, batch: None
     steps: list[dict[str, int]] = field(default_factory=list)
     """Tokens that each request computed, in order of service, for every step."""
     steps_per_batch: list[int] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Log:
         scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
         self.rejected += [request.request_id for request in scheduler.plan.rejected]
         self.in_flight.append(dict(scheduler.scheduled_tokens()))
-        self.on_planned(scheduler)
+        self.on_planned(scheduler, batch)
         self.recorder.planned(start_s, scheduler, batch)
 
     def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
@@ -136,10 +136,10 @@ def run(
     requests: Sequence[Arrival],
     step_s: float = 1.0,
     step_times: StepTimes | None = None,
-    on_planned: Callable[[Scheduler], None] = lambda scheduler: None,
+    on_planned: Callable[[Scheduler, Batch], None] = lambda scheduler, batch: None,
     **server,
 ) -> Log:
-    """Serve `requests` to the end; `on_planned` may look at the scheduler once each batch is planned."""
+    """Serve `requests` to the end; `on_planned` may look at the scheduler and the batch once it is planned."""
     scheduler = new_scheduler(**server)
     named = {
         name: new_request(scheduler, name, serial, arrival)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.metrics import summarize
+from simulator.pool_bytes import BYTE_COLUMNS
 from simulator.result import Result
 
 GIB = 1 << 30
@@ -70,10 +71,10 @@ def make_steps(**columns: Any) -> pd.DataFrame:
     num_rows = max(len(values) for values in columns.values())
     counts = ["prefill_tokens", "num_prefills", "num_decodes", "running", "waiting"]
     counts += ["num_preempted", "held_blocks", "cached_blocks", "evictions"]
-    sampled = [f"{part}_bytes" for part in ("live", "empty", "padding", "cached", "free", "null")]
+    not_given = 0.0 if "free_bytes" in columns else np.nan
     table: dict[str, Any] = {"step": np.arange(num_rows), "num_steps": 1}
     table |= {"start_s": np.arange(num_rows) * 1.0, "end_s": np.arange(num_rows) + 1.0}
-    table |= dict.fromkeys(counts, 0) | {"free_blocks": 100} | dict.fromkeys(sampled, np.nan)
+    table |= dict.fromkeys(counts, 0) | {"free_blocks": 100} | dict.fromkeys(BYTE_COLUMNS, not_given)
     return pd.DataFrame({**table, **columns})
 
 
@@ -138,9 +139,11 @@ def _busy_steps(rng: np.random.Generator, num_rows: int, capacity: dict[str, Any
     start_s = np.concatenate([[0.0], np.cumsum(durations_s)[:-1]]) + 12.0 * (at > 0.85)
     empty = 0.02 + 0.01 * rng.random(num_rows)
     parts = {
-        "live_bytes": held * (0.85 - empty), "empty_bytes": held * empty, "padding_bytes": held * 0.15,
-        "cached_bytes": cached, "free_bytes": usable - held - cached, "null_bytes": np.ones(num_rows),
+        "readable_bytes": held * (0.8 - empty), "out_of_window_bytes": held * 0.05, "empty_slots_bytes": held * empty,
+        "padding_layers_bytes": held * 0.15, "cached_full_bytes": cached * 0.9, "unreachable_bytes": cached * 0.1,
+        "free_bytes": usable - held - cached, "null_block_bytes": np.ones(num_rows),
     }  # fmt: skip
+    parts = {name: parts.get(name, np.zeros(num_rows)) for name in BYTE_COLUMNS}
     is_sampled = np.arange(num_rows) % 5 == 0
     return make_steps(
         step=np.concatenate([[0], np.cumsum(num_steps)[:-1]]), num_steps=num_steps,

@@ -108,8 +108,8 @@ def test_rejections_are_counted_by_reason_most_frequent_first():
 
 def test_waste_is_what_held_blocks_do_not_use_in_sampled_rows():
     steps = make_steps(
-        live_bytes=[6 * GIB, np.nan, 8 * GIB], empty_bytes=[1 * GIB, np.nan, 1 * GIB],
-        padding_bytes=[1 * GIB, np.nan, 3 * GIB],
+        readable_bytes=[5 * GIB, np.nan, 8 * GIB], reserved_bytes=[1 * GIB, np.nan, 0], free_bytes=[9 * GIB, np.nan, 0],
+        empty_slots_bytes=[1 * GIB, np.nan, 1 * GIB], padding_layers_bytes=[1 * GIB, np.nan, 3 * GIB],
     )  # fmt: skip
     wasted = make_result(make_requests(arrival_s=[0.0]), steps).summary["wasted_bytes"]
     assert wasted == {"mean": 3 * GIB, "max": 4 * GIB, "share_of_held": 0.3}

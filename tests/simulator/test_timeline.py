@@ -293,7 +293,7 @@ def test_the_counters_are_those_of_the_table(tmp_path):
     counted, table = np.array(rows), steps[[*COUNTS, *BYTE_COLUMNS]].to_numpy()
     assert np.isnan(table).any()
     assert (np.isnan(table) | (counted == table)).all()
-    assert (last["running"], last["held_blocks"], last["live_bytes"]) == (0, 0, 0)
+    assert (last["running"], last["held_blocks"], last["readable_bytes"]) == (0, 0, 0)
 
 
 # The file
