@@ -16,6 +16,7 @@ COMPILED = (
     "kvcache/hashing.py",
     "kvcache/manager.py",
     *sorted(map(str, Path("kvcache/managers").glob("*.py"))),
+    "kvcache/watching.py",
     "simulator/batch.py",
     "simulator/contexts.py",
     "simulator/decodes.py",

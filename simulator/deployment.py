@@ -29,9 +29,12 @@ class Deployment:
     cache_settings: CacheSettings
     scheduler_settings: SchedulerSettings
 
-    def new_scheduler(self) -> Scheduler:
-        """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow."""
-        manager = KVCacheManager(self.layout, self.cache_settings)
+    def new_scheduler(self, manager: KVCacheManager | None = None) -> Scheduler:
+        """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow.
+
+        `manager`: another one than a plain one, for the same layout and settings, still unused.
+        """
+        manager = manager or KVCacheManager(self.layout, self.cache_settings)
         return Scheduler(manager, self.scheduler_settings, self.model.reaches)
 
     @cached_property
