@@ -1,7 +1,7 @@
 """How far each attention type alone would hit, who shortened the hit, and which block was missing for more."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcache.manager import KVCacheManager, RequestBlocks
 from kvcache.managers import SingleTypeManager
@@ -22,6 +22,8 @@ class MissingBlock:
     keys: tuple[int, ...]
     """Those of its keys, one for each group, that find no block."""
     num_groups: int
+    rounded_from: int | None = None
+    """Tokens that the type has, where it is only that hits do not end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,24 +104,27 @@ class _Search:
 
     def _missing(self, manager: SingleTypeManager, before: int, after: int) -> MissingBlock | None:
         """The first block that is missing to resume as late as could be, or None if `after` is that."""
-        size, alignment = manager.block_size, self._alignment
+        alignment = self._alignment
         if before // alignment * alignment <= after:
             return None
         resume_at = min(before, self._computed_tokens) // alignment * alignment
-        if resume_at > after:
-            for position in range(manager.first_hit_position(resume_at), resume_at // size):
-                if missing := self._missing_at(manager, position, resume_at):
-                    return missing
-        resume_at = (after // alignment + 1) * alignment
-        for position in range(max(after // size, manager.first_hit_position(resume_at)), resume_at // size):
-            if missing := self._missing_at(manager, position, resume_at):
-                return missing
-        return None
-
-    def _missing_at(self, manager: SingleTypeManager, position: int, resume_at: int) -> MissingBlock | None:
-        (key,) = manager.block_keys(self._keys, position, position + 1)
-        keys = tuple(key + offset for offset in manager.key_offsets if key + offset not in manager.block_of)
-        if not keys:
+        missing = self._first_missing(manager, resume_at) if resume_at > after else None
+        missing = missing or self._first_missing(manager, (after // alignment + 1) * alignment)
+        if missing is None:
             return None
-        start, end = position * manager.block_size, (position + 1) * manager.block_size
-        return MissingBlock(position, start, end, resume_at, keys, manager.num_groups)
+        # Everything up to the block is there, were it not that hits end on the alignment.
+        first_needed = manager.first_hit_position(missing.resume_at) * manager.block_size
+        is_rounded = first_needed <= after < missing.start_token < after + alignment
+        return replace(missing, rounded_from=missing.start_token) if is_rounded else missing
+
+    def _first_missing(self, manager: SingleTypeManager, resume_at: int) -> MissingBlock | None:
+        """The first block that is missing to resume after so many tokens."""
+        size = manager.block_size
+        for position in range(manager.first_hit_position(resume_at), resume_at // size):
+            (key,) = manager.block_keys(self._keys, position, position + 1)
+            keys = tuple(key + offset for offset in manager.key_offsets if key + offset not in manager.block_of)
+            if keys:
+                return MissingBlock(
+                    position, position * size, (position + 1) * size, resume_at, keys, manager.num_groups
+                )
+        return None

@@ -140,7 +140,7 @@ def _check_deployment(folder: Path, scenario: Scenario) -> None:
 
 
 def find_recorded(folder: Path, request_id: str) -> Recorded:
-    """What the run has recorded of a request. Raises ScenarioError, which names the nearest ids, where there is none."""
+    """What the run has recorded of a request. Raises ScenarioError with the nearest ids where there is none."""
     columns = read_requests(folder, ("request_id", "arrival_s", *COMPARED))
     ids = columns["request_id"]
     numbers = [number for number, name in enumerate(ids) if name == request_id]

@@ -26,7 +26,8 @@ def explain_request(run: Path, request_id: str, trace: Path | None, out: Path | 
     picture = out or run / f"explain-{_file_name(request_id)}.png"
     _draw(story, picture)
     if as_json:
-        print(json.dumps({**story.to_json(), "num_requests_of_this_id": len(recorded.rows)}, indent=2))
+        plain = {**story.to_json(), "num_requests_of_this_id": len(recorded.rows)}
+        Console(soft_wrap=True).print_json(json.dumps(plain), highlight=False)
         return
     _print(story, num_alike=len(recorded.rows) - 1)
     Console().print(f"Picture: {picture}", highlight=False, soft_wrap=True)

@@ -26,7 +26,7 @@ _STYLE = {
 }  # fmt: skip
 _WIDTH_INCHES = 11.0
 _DOTS_PER_INCH = 130
-_LETTERS = 165
+_LETTERS = 145
 """Of a line of text across the picture."""
 _SHOWN_ADMISSIONS = 3
 _LONGEST_QUEUE = 0.2

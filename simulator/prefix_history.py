@@ -176,4 +176,5 @@ def _cause(kind: str, missing: MissingBlock, by: str | None = None, when: Moment
         num_groups_missing=len(missing.keys),
         by=by,
         when=when,
+        rounded_from=missing.rounded_from,
     )

@@ -92,6 +92,8 @@ class Cause:
     chunk before the block's."""
     setting: str | None = None
     """The flag with which it would have been kept."""
+    rounded_from: int | None = None
+    """Tokens that the type has, where it is only that hits do not end there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,12 @@ def _agreement(admission: Admission) -> list[tuple[str, str]]:
 
 def cause_in_words(cause: Cause, hit_tokens: int) -> str:
     """Why an attention type has no more than `hit_tokens`, in one or two sentences."""
-    return _CAUSES[cause.kind](cause, _block(cause, hit_tokens))
+    words = _CAUSES[cause.kind](cause, _block(cause, hit_tokens))
+    if cause.rounded_from is None:
+        return words
+    return (
+        f"{words} It has {_tokens(cause.rounded_from)}, but between {hit_tokens:,} and {cause.resume_at:,} no hit ends."
+    )
 
 
 def _block(cause: Cause, hit_tokens: int) -> str:
