@@ -1,5 +1,4 @@
-"""The command line: `kvplan simulate`, `kvplan capacity`, `kvplan models`, `kvplan waste`, `kvplan trace`,
-`kvplan explain`.
+"""The command line: `kvplan simulate`, `explain`, `capacity`, `models`, `waste` and `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """

@@ -23,6 +23,8 @@ class _Sharer:
     """Of those, how many have been computed, at any time."""
     when: Moment | None = None
     """When the last of them were."""
+    resumed_at: int = 0
+    """The least of its hits: it has computed what lies behind it itself."""
     is_running: bool = False
     chunk_ends: dict[int, Moment] = field(default_factory=dict)
     """After how many tokens steps ended."""
@@ -74,12 +76,17 @@ class PrefixHistory:
         for key in keys:
             self._lost[key] = _Event(by, when)
 
-    def computed(self, num_tokens: int, blocks: RequestBlocks, name: str, when: Moment) -> None:
-        """A request has computed so many tokens, or will have at the end of the planned step."""
+    def admitted(self, blocks: RequestBlocks, name: str, hit_tokens: int) -> None:
+        """A request begins with this hit, for the first time or again."""
         number = id(blocks)
         if number not in self._sharers:
-            self._sharers[number] = self._sharer(blocks, name)
-        sharer = self._sharers[number]
+            self._sharers[number] = self._sharer(blocks, name, hit_tokens)
+        if sharer := self._sharers[number]:
+            sharer.resumed_at = min(sharer.resumed_at, hit_tokens)
+
+    def computed(self, num_tokens: int, blocks: RequestBlocks, when: Moment) -> None:
+        """A request has computed so many tokens, or will have at the end of the planned step."""
+        sharer = self._sharers.get(id(blocks))
         if sharer is None:
             return
         sharer.is_running = True
@@ -94,7 +101,7 @@ class PrefixHistory:
         if sharer := self._sharers.get(id(blocks)):
             sharer.is_running = False
 
-    def _sharer(self, blocks: RequestBlocks, name: str) -> _Sharer | None:
+    def _sharer(self, blocks: RequestBlocks, name: str, hit_tokens: int) -> _Sharer | None:
         if blocks is self.own:
             shared_units = len(self._units)
         else:
@@ -104,7 +111,7 @@ class PrefixHistory:
             shared_units = bisect_left(range(most), True, key=lambda unit: theirs[unit] != ours[unit])
         if not shared_units:
             return None
-        sharer = _Sharer(name, shared_units * self._hash_unit)
+        sharer = _Sharer(name, shared_units * self._hash_unit, resumed_at=hit_tokens)
         self._all.append(sharer)
         return sharer
 
@@ -125,12 +132,14 @@ class PrefixHistory:
         if key is None:
             return self._cause_of_unhashed(cut.manager, missing)
         lost, hashed = self._lost[key], self._hashed[key]
+        if self._who_computed(missing, lost.when.step):  # again, and it was not hashed again
+            return self._cause_of_unkept(cut.manager, missing, lost.when.step)
         evicted = _cause("evicted", missing, lost.by, lost.when)
         return replace(evicted, computed_by=hashed.by, computed_when=hashed.when)
 
     def _cause_of_unhashed(self, index: int, missing: MissingBlock) -> Cause:
         start, end = missing.start_token, missing.end_token
-        if any(sharer.computed >= end for sharer in self._all):
+        if self._who_computed(missing):
             return self._cause_of_unkept(index, missing)
         ahead = next((sharer for sharer in self._all if sharer.shared_tokens >= end and sharer.is_running), None)
         if ahead is not None:
@@ -140,11 +149,22 @@ class PrefixHistory:
             return replace(_cause("not_full", missing, longest.name, longest.when), tokens=longest.computed)
         return _cause("never_computed", missing)
 
-    def _cause_of_unkept(self, index: int, missing: MissingBlock) -> Cause:
-        """Of a block that somebody has computed, and that was never hashed."""
+    def _who_computed(self, missing: MissingBlock, after_step: int = -1) -> list[_Sharer]:
+        """Who computed all of a block, after a step, in the order in which they came."""
+        return [
+            sharer
+            for sharer in self._all
+            if sharer.resumed_at <= missing.start_token
+            and sharer.computed >= missing.end_token
+            and (when := sharer.reached(missing.end_token)) is not None
+            and when.step > after_step
+        ]
+
+    def _cause_of_unkept(self, index: int, missing: MissingBlock, after_step: int = -1) -> Cause:
+        """Of a block that somebody has computed after a step, and that was not hashed since."""
         manager = self._manager.managers[index]
         alignment, end = self._manager.scheduler_block, missing.end_token
-        able = [sharer for sharer in self._all if sharer.computed >= end]
+        able = self._who_computed(missing, after_step)
         aligned = [sharer for sharer in able if sharer.computed // alignment * alignment >= end]
         if not aligned:
             return _cause("alignment", missing, able[-1].name, able[-1].when)

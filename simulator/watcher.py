@@ -149,12 +149,13 @@ class Watcher:
 
     def computed(self, num_tokens: int, by: RequestBlocks) -> None:
         """So many tokens of a request are there at the end of the planned step."""
-        self._history.computed(num_tokens, by, self._names[id(by)], self._clock.now())
+        self._history.computed(num_tokens, by, self._clock.now())
 
     def admitting(self, blocks: RequestBlocks, hit_tokens: int) -> None:
         """A request is being admitted; if it is the watched one, the pool says now what it hits."""
         if self._request is not None and blocks is self._request.blocks and self._attempt is not None:
             self._attempt.admission = self._admission(self._request, hit_tokens)
+        self._history.admitted(blocks, self._names[id(blocks)], hit_tokens)
 
     def refused(self, blocks: RequestBlocks, shortage: Shortage) -> None:
         """A waiting request was not admitted."""

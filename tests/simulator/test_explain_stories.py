@@ -112,7 +112,7 @@ def test_waits_follow_each_other_from_arrival_to_admission():
 
 @pytest.mark.parametrize(("async_scheduling", "at_s"), [(False, 2.0), (True, 1.0)])
 def test_who_was_preempted_by_whom(async_scheduling, at_s):
-    """Both need a third block, there is one: "b" loses eight tokens and hits them again. A step ahead if asynchronous."""
+    """Both need a third block, there is one: "b" loses eight tokens and hits them again; planned a step ahead."""
     story = tell(
         [Arrival(0.0, prompt=8, output=5), Arrival(0.5, prompt=8, output=5)],
         "b",
@@ -174,7 +174,7 @@ def test_another_was_still_computing_it():
 
 
 def test_the_shared_beginning_does_not_fill_the_block():
-    """Prefix ids of 4 tokens, blocks of 8 in both groups: what they share ends after 12, in the middle of the second."""
+    """Prefix ids of 4 tokens, blocks of 8 in both groups: what they share ends after 12, within the second."""
     requests = [Arrival(0.0, 24, 1, (1, 2, 3)), Arrival(5.0, 24, 1, (1, 2, 3))]
     layers = [full(8), sliding(8, 4, num_kv_heads=2)]
     story = tell(requests, "b", layers=layers, block_size=4)
