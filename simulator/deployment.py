@@ -63,11 +63,16 @@ class Deployment:
         }
 
     def resolved_scenario(self) -> dict[str, object]:
-        """What was asked for, with every default that depends on others filled in; plain JSON values."""
+        """What was asked for, with every default that depends on others filled in; plain JSON values.
+
+        `Scenario(**resolved)` is the same server again, and from the same folder the same run.
+        """
         limits = self.scheduler_settings
+        # The name of a model that was read from a file leads to no model: its path does.
+        is_file = self.model.source == self.model.hf_id
         return {
             **self.scenario.model_dump(mode="json"),
-            "model": self.model.name,
+            "model": self.scenario.model if is_file else self.model.name,
             "gpu": None if self.gpu is None else self.gpu.name,
             "dtype": self.model.dtype,
             "block_size": self.cache_settings.block_size,

@@ -11,6 +11,9 @@ from simulator.story import Wait
 
 __all__ = ["QueueWatch", "Refusal"]
 
+SHORTEST_S = 1e-9
+"""Of a wait: what is shorter is how a sum of times was rounded."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -50,7 +53,7 @@ class QueueWatch:
             self._is_open = False
 
     def _end(self, now_s: float) -> None:
-        if now_s > self._now.start_s:
+        if now_s - self._now.start_s > SHORTEST_S:
             self.waits.append(replace(self._now, end_s=now_s))
 
     def _cause(

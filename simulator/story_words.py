@@ -57,8 +57,13 @@ def _end(story: Story) -> Section:
     words = [f"Finished {format_seconds(story.end_s - story.arrival_s)} after its arrival"]
     if story.first_token_s is not None:
         words.append(f"first token after {format_seconds(story.first_token_s - story.arrival_s)}")
-    words.append(f"preempted {_count(story.num_preemptions, 'time')}" if story.num_preemptions else "never preempted")
+    words.append(_times_preempted(story.num_preemptions))
     return Section("End", [(_at(story.end_s), f"{', '.join(words)}.")])
+
+
+def _times_preempted(count: int) -> str:
+    often = {0: "never preempted", 1: "preempted once", 2: "preempted twice"}
+    return often.get(count, f"preempted {count:,} times")
 
 
 # Waiting.
@@ -106,7 +111,8 @@ _WAITS: dict[str, Callable[[Wait, str], str]] = {
     "step_running": lambda _wait, _who: "The step that ran when it arrived had been planned without it.",
     "blocks": _wait_for_blocks,
     "state_being_written": lambda _wait, who: (
-        f"The prefix hit of {who} ended with a Mamba state that this step wrote: it can be read in the next one."
+        f"{'Its prefix hit' if who == 'it' else f'The prefix hit of {who}'} ended with a Mamba state that this very"
+        " step wrote: it can be read in the next one."
     ),
     "max_num_seqs": lambda wait, _who: f"{wait.limit:,} requests ran, as many as --max-num-seqs allows.",
     "token_budget": lambda wait, _who: f"The step's token budget was used up ({wait.limit:,} tokens).",
@@ -132,24 +138,35 @@ def _hit(admission: Admission) -> Section:
     lines = [(_at(admission.when.time_s), f"Step {admission.when.step:,} takes it in.")]
     if not admission.types:
         return Section(heading, [*lines, ("", "Prefix caching is off.")])
-    lines += [("", type_in_words(kind, admission)) for kind in admission.types]
-    return Section(heading, [*lines, *_agreement(admission)])
+    whys: dict[str, list[TypeHit]] = {}
+    for kind in admission.types:
+        whys.setdefault(_why(kind, admission), []).append(kind)
+    lines += [("", f"{_names(kinds)}: {why}") for why, kinds in whys.items()]
+    return Section(heading, [*lines, *(_agreement(admission) if len(whys) > 1 else [])])
 
 
 def type_in_words(kind: TypeHit, admission: Admission) -> str:
     """What one attention type has, and why it is not more."""
+    return f"{_names([kind])}: {_why(kind, admission)}"
+
+
+def _names(kinds: Sequence[TypeHit]) -> str:
+    return _capital(" and ".join(f"{kind.name} ({_groups(kind.groups)})" for kind in kinds))
+
+
+def _why(kind: TypeHit, admission: Admission) -> str:
     if kind.cause is None or kind.tokens == admission.max_hit_tokens:
         multiple = f"{admission.alignment:,} tokens"
         why = f"That is all: the last token is always computed, and hits end on multiples of {multiple}."
     else:
         why = cause_in_words(kind.cause, kind.tokens)
-    return f"{_capital(kind.name)} ({_groups(kind.groups)}): {_tokens(kind.tokens)}. {why}"
+    return f"{_tokens(kind.tokens)}. {why}"
 
 
 def _agreement(admission: Admission) -> list[tuple[str, str]]:
     """Who cut the hit, where several types had to agree."""
     cuts = [cut for cut in admission.cuts if cut.after < admission.max_hit_tokens]
-    if len(admission.types) == 1 or not cuts:
+    if not cuts:
         return []
     *before, last = cuts
     first = [f"{cut.name} to {_tokens(cut.after)}" for cut in before]
