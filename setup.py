@@ -17,6 +17,7 @@ COMPILED = (
     "kvcache/manager.py",
     "kvcache/tally.py",
     *sorted(map(str, Path("kvcache/managers").glob("*.py"))),
+    "kvcache/watching.py",
     "simulator/batch.py",
     "simulator/contexts.py",
     "simulator/decodes.py",

@@ -56,15 +56,18 @@ class RequestBlocks:
 class KVCacheManager:
     """All blocks of one replica, and who holds them."""
 
-    def __init__(self, layout: KVCacheLayout, settings: CacheSettings) -> None:
-        """Raise KVCacheError for settings that a server refuses with these layers."""
+    def __init__(self, layout: KVCacheLayout, settings: CacheSettings, pool: BlockPool | None = None) -> None:
+        """Raise KVCacheError for settings that a server refuses with these layers.
+
+        `pool`: another one than a plain one, as large as the layout says, still unused.
+        """
         groups = layout.groups
         self.layout = layout
         self.settings = settings
         self.scheduler_block, self.hash_unit = block_sizes(groups, settings.block_size, settings.enable_prefix_caching)
         policy = CachePolicy(self.hash_unit, self.scheduler_block, settings.prefix_cache_retention_interval)
         self._check(groups, policy)
-        self.pool = BlockPool(layout.num_blocks)
+        self.pool = BlockPool(layout.num_blocks) if pool is None else pool
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
@@ -150,25 +153,35 @@ class KVCacheManager:
         """
         if not self.can_read(blocks, hit_tokens):
             return False
-        managers, tables = self.managers, blocks.tables
         room = self.pool.num_free - (0 if alone else self._watermark_blocks)
-        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in managers)
-        if reserve_tokens:
-            reserved = sum(m.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for m in managers)
-            needed = max(needed, reserved)
+        needed = self._num_needed(hit_tokens, num_tokens, reserve_tokens)
         if needed > room:
             return False
+        hits: list[list[int]] = []
         if hit_tokens:
             keys = blocks.keys.first(hit_tokens // self.hash_unit)
-            hits = [manager.hit_blocks(keys, hit_tokens) for manager in managers]
+            hits = [manager.hit_blocks(keys, hit_tokens) for manager in self.managers]
             if needed + sum(map(self.pool.num_free_among, hits)) > room:
                 return False
-            for table, hit in zip(tables, hits, strict=True):
+        self._start(blocks, hits, hit_tokens, num_tokens)
+        return True
+
+    def _num_needed(self, hit_tokens: int, num_tokens: int, reserve_tokens: int) -> int:
+        """Blocks that must be free beside those of the hit for an admission."""
+        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in self.managers)
+        if reserve_tokens:
+            reserved = sum(m.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for m in self.managers)
+            needed = max(needed, reserved)
+        return needed
+
+    def _start(self, blocks: RequestBlocks, hits: list[list[int]], hit_tokens: int, num_tokens: int) -> None:
+        """Give a request that fits the blocks of its hit (one list for each table, none without a hit), then others."""
+        if hit_tokens:
+            for table, hit in zip(blocks.tables, hits, strict=True):
                 table.manager.take_hit(table, hit, hit_tokens)
-        for table in tables:
+        for table in blocks.tables:
             table.manager.extend(table, num_tokens)
         self.cache(blocks, num_tokens)
-        return True
 
     def extend(self, blocks: RequestBlocks, num_processed: int, num_tokens: int) -> bool:
         """Give a running request slots up to `num_tokens`, after giving back what `num_processed` settled tokens left.

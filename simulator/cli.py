@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `kvplan capacity`, `kvplan models`, `kvplan waste`, `kvplan trace`.
+"""The command line: `kvplan simulate`, `explain`, `capacity`, `models`, `waste` and `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -246,6 +246,25 @@ def trace(
     from simulator.trace_command import describe_trace
 
     describe_trace(file, block_size, out, as_json=as_json)
+
+
+@app.command()
+def explain(
+    run: options.Run,
+    request: options.RequestId,
+    trace: options.RunTrace = None,
+    out: options.StoryPicture = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Tell the life of one request of a run: why it waited, what cut its prefix hit, who preempted it.
+
+    The run is replayed until the request has ended. The picture goes into the run folder, or into --out.
+
+    Example: kvplan explain runs/gemma-3-27b-20260801-120000 17
+    """
+    from simulator.explain_command import explain_request
+
+    explain_request(run, request, trace, out, as_json=as_json)
 
 
 def main() -> None:

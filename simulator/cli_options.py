@@ -117,5 +117,11 @@ Timeline = Annotated[
     Path | None, _option(OUTPUT, "Write the run as a timeline for the Perfetto viewer: FILE.json.gz or FILE.json.")
 ]
 Picture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [<trace>.png in this folder]", "--out")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `kvplan simulate` wrote.")]
+RequestId = Annotated[str, typer.Argument(metavar="REQUEST", help="The request's id, as requests.parquet has it.")]
+RunTrace = Annotated[
+    Path | None, typer.Option("--trace", help="Where the run's trace is, if it is not there any more.")
+]
+StoryPicture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [RUN/explain-REQUEST.png]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]

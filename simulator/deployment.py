@@ -29,9 +29,12 @@ class Deployment:
     cache_settings: CacheSettings
     scheduler_settings: SchedulerSettings
 
-    def new_scheduler(self) -> Scheduler:
-        """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow."""
-        manager = KVCacheManager(self.layout, self.cache_settings)
+    def new_scheduler(self, manager: KVCacheManager | None = None) -> Scheduler:
+        """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow.
+
+        `manager`: another one than a plain one, for the same layout and settings, still unused.
+        """
+        manager = manager or KVCacheManager(self.layout, self.cache_settings)
         return Scheduler(manager, self.scheduler_settings, self.model.reaches)
 
     @cached_property
@@ -60,11 +63,16 @@ class Deployment:
         }
 
     def resolved_scenario(self) -> dict[str, object]:
-        """What was asked for, with every default that depends on others filled in; plain JSON values."""
+        """What was asked for, with every default that depends on others filled in; plain JSON values.
+
+        `Scenario(**resolved)` is the same server again, and from the same folder the same run.
+        """
         limits = self.scheduler_settings
+        # The name of a model that was read from a file leads to no model: its path does.
+        is_file = self.model.source == self.model.hf_id
         return {
             **self.scenario.model_dump(mode="json"),
-            "model": self.model.name,
+            "model": self.scenario.model if is_file else self.model.name,
             "gpu": None if self.gpu is None else self.gpu.name,
             "dtype": self.model.dtype,
             "block_size": self.cache_settings.block_size,

@@ -32,7 +32,7 @@ from workloads import (
     synthesize,
 )
 
-__all__ = ["run_to_the_end", "simulate", "workload_of"]
+__all__ = ["arrivals_at", "request_of", "run_to_the_end", "simulate", "workload_of"]
 
 DEFAULT_NUM_REQUESTS = 1000
 """Of traffic that is made up, where nobody says how many."""
@@ -55,12 +55,12 @@ def simulate(
     recorder = Recorder(scheduler, on_progress)
     trace = trace or workload_of(scenario)
     if timeline is None:
-        arrivals = _arrivals(trace, deployment, scheduler, recorder.rejected)
+        arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected)
         run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
     else:
         with writing(timeline) as events:
             observer = Timeline(events, scheduler, recorder)
-            arrivals = observer.watch(_arrivals(trace, deployment, scheduler, observer.rejected))
+            arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected))
             run_to_the_end(scheduler, deployment.step_times, arrivals, observer)
     tables = {
         "requests": recorder.requests_table(),
@@ -138,21 +138,22 @@ def _deliver(env: simpy.Environment, arrivals: Iterator[Request], inbox: Inbox) 
         inbox.deliver(request)
 
 
-def _arrivals(
+def arrivals_at(
     trace: Trace, deployment: Deployment, scheduler: Scheduler, on_rejected: Callable[[Request, str], None]
 ) -> Iterator[Request]:
     """The trace's requests, without those that the server turns away at the door."""
     max_model_len = deployment.scheduler_settings.max_model_len
     serials = count()
     for row in trace:
-        request = _request(row, trace.prefix_block_tokens, next(serials), scheduler)
+        request = request_of(row, trace.prefix_block_tokens, next(serials), scheduler)
         if request.max_tokens > max_model_len:
             on_rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
         else:
             yield request
 
 
-def _request(row: TraceRequest, prefix_block_tokens: int | None, serial: int, scheduler: Scheduler) -> Request:
+def request_of(row: TraceRequest, prefix_block_tokens: int | None, serial: int, scheduler: Scheduler) -> Request:
+    """A row of a trace as its scheduler knows it; `serial` is the row's number, from 0."""
     manager = scheduler.manager
     keys = PrefixKeys.of_prefix_ids(row.prefix_ids, prefix_block_tokens or 1, manager.hash_unit, serial)
     return Request(

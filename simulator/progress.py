@@ -19,7 +19,8 @@ SECONDS_BETWEEN_UPDATES = 0.1
 class RunProgress:
     """Shows on standard error how far a run is. The total is known where the trace says how long it is."""
 
-    def __init__(self, scenario: Scenario, *, shown: bool) -> None:
+    def __init__(self, scenario: Scenario, *, shown: bool, num_requests: int | None = None) -> None:
+        """`num_requests`: end after so many, not with the trace."""
         from simulator.engine import workload_of
 
         self.trace: Trace = workload_of(scenario)
@@ -35,7 +36,7 @@ class RunProgress:
             transient=True,
             disable=not (shown and console.is_terminal),
         )
-        total = scenario.num_requests or self.trace.num_requests or _num_lines(scenario.trace)
+        total = num_requests or scenario.num_requests or self.trace.num_requests or _num_lines(scenario.trace)
         self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)
         self._started = self._last = time.monotonic()
 

@@ -2,15 +2,20 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
 from simulator.table import write_parquet
 
-__all__ = ["check_folder", "default_folder", "write_run", "write_whole"]
+__all__ = ["check_folder", "default_folder", "read_requests", "read_summary", "write_run", "write_whole"]
+
+
+WHOLE = ("scenario", "capacity")
+"""Objects that a summary has."""
 
 
 def default_folder(scenario: Scenario) -> Path:
@@ -60,3 +65,35 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """What `Result.to_json` said of the run. Raises ScenarioError where `folder` holds no whole run."""
+    file = folder / "summary.json"
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{folder} is not a run folder: {file.name} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise ScenarioError(f"{file} is damaged: it is not JSON") from None
+    if not isinstance(summary, dict) or not all(isinstance(summary.get(name), dict) for name in WHOLE):
+        raise ScenarioError(f"{file} is damaged: it does not say which scenario was run")
+    return summary
+
+
+def read_requests(folder: Path, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of requests.parquet, None for null. Raises ScenarioError where they are not there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / "requests.parquet"
+    try:
+        table = pq.read_table(file, columns=list(columns))
+    except OSError as error:
+        reason = error.strerror or "it is not a whole Parquet file"
+        raise ScenarioError(f"{file} cannot be read: {reason}") from None
+    except pa.ArrowInvalid:
+        raise ScenarioError(f"{file} is damaged: it is not a whole Parquet file") from None
+    if missing := [name for name in columns if name not in table.column_names]:
+        raise ScenarioError(f"{file} is damaged: it has no column {missing[0]!r}")
+    return {name: table.column(name).to_pylist() for name in columns}

@@ -110,7 +110,9 @@ def new_scheduler(
     block_size: int = 4,
     watermark: float = 0.0,
     enable_prefix_caching: bool = True,
+    retention: int | None = 0,
     reaches=(),
+    manager_type: type[KVCacheManager] = KVCacheManager,
     **limits,
 ) -> Scheduler:
     """A scheduler with an empty pool, whose size no start-up check has looked at; `limits` as SchedulerSettings."""
@@ -120,8 +122,8 @@ def new_scheduler(
         settings = replace(settings, state_block=block_size)
     groups = tuple(group_layers(layers))
     layout = KVCacheLayout(groups, num_blocks, settings.max_model_len, settings.max_num_batched_tokens)
-    cache = CacheSettings(block_size, enable_prefix_caching=enable_prefix_caching, watermark=watermark)
-    return Scheduler(KVCacheManager(layout, cache), settings, reaches)
+    cache = CacheSettings(block_size, enable_prefix_caching, retention, watermark)
+    return Scheduler(manager_type(layout, cache), settings, reaches)
 
 
 def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) -> Request:
