@@ -270,6 +270,8 @@ class BlockPool:
     def shared_among(self, blocks: list[int]) -> list[int]:
         """Which of these held blocks, by their place in the list, have several holders."""
         more = self._more_holders
+        if not any(map(more.__getitem__, blocks)):
+            return []
         return [index for index, block in enumerate(blocks) if more[block]]
 
     # Looking in.

@@ -147,41 +147,58 @@ class Ledger:
         for nth_group, number in enumerate(manager.groups):
             group = self._groups[number]
             self._add_held(parts, group, tally.num_blocks(nth_group))
-            token_bytes = sum(group.token_bytes)
-            parts["empty_slots"] += num_empty * token_bytes
-            parts["reserved"] += counts.planned * token_bytes
+            parts["empty_slots"] += num_empty * sum(group.token_bytes)
+            parts["reserved"] += counts.planned * sum(group.token_bytes)
             # Every extra holder counts a block's tokens once more.
             held = computed - tally.extra_holders[nth_group] * block_size
             parts["readable"] += held * group.token_bytes[0]
-            for reach, read, bytes_each in zip(self.reading, counts.read, group.token_bytes[1:], strict=True):
-                if bytes_each:
-                    if any(tally.extra_holders):
-                        read -= self._read_again(nth, nth_group, reach, requests)  # noqa: PLW2901  each token once
-                    read = min(read, held)  # noqa: PLW2901  a chunk that starts within a block may have lost it
-                    parts["readable"] += read * bytes_each
-                    parts["out_of_window"] += (held - read) * bytes_each
+        for nth_reach, read in enumerate(counts.read):
+            self._add_read(parts, nth, nth_reach, read, computed, requests)
 
-    def _read_again(self, nth: int, nth_group: int, reach: AttentionSpec, requests: HoldingRequests) -> int:
-        """By how much a sum over requests exceeds the tokens of one group that any of them reads.
+    def _add_read(
+        self, parts: dict[str, int], nth: int, nth_reach: int, read: int, computed: int, requests: HoldingRequests
+    ) -> None:
+        """Split the tokens of the layers that read within one window or chunk."""
+        manager = self._manager.managers[nth]
+        groups = [self._groups[number] for number in manager.groups]
+        if not any(group.token_bytes[1 + nth_reach] for group in groups):
+            return
+        extra_holders = manager.tally.extra_holders
+        again = [0] * len(groups)
+        if any(extra_holders):
+            again = self._read_again(manager, nth, self.reading[nth_reach], requests)
+        for group, num_extra, read_again in zip(groups, extra_holders, again, strict=True):
+            held = computed - num_extra * manager.block_size
+            # A chunk that starts within a block may have lost what it would read of it.
+            num_read, bytes_each = min(read - read_again, held), group.token_bytes[1 + nth_reach]
+            parts["readable"] += num_read * bytes_each
+            parts["out_of_window"] += (held - num_read) * bytes_each
+
+    def _read_again(
+        self, manager: SingleTypeManager, nth: int, reach: AttentionSpec, requests: HoldingRequests
+    ) -> list[int]:
+        """By how much a sum over requests exceeds the tokens that any of them reads, group by group.
 
         A block may be shared while the request that computes it has not computed it yet: such tokens are
         reserved, not readable.
         """
-        manager, shared = self._manager.managers[nth], self._manager.pool.shared_among
-        size, num_read = manager.block_size, 0
-        spans: dict[int, tuple[int, int]] = {}
+        size, num_groups = manager.block_size, manager.num_groups
+        again = [0] * num_groups
+        spans: dict[int, tuple[int, int, int]] = {}
         for blocks, num_computed in requests():
             table = blocks.tables[nth]
             start = num_computed - reach.seen_before(num_computed)
             first = max(start // size, table.first_held)
-            ids = table.ids[(first - table.first_held) * manager.num_groups + nth_group :: manager.num_groups]
-            for index in shared(ids):
-                edge = (first + index) * size
+            ids = table.ids[(first - table.first_held) * num_groups :]
+            for index in self._manager.pool.shared_among(ids):
+                edge = (first + index // num_groups) * size
                 low, high = max(start, edge), min(num_computed, edge + size)
-                num_read += max(0, high - low)
-                before = spans.get(ids[index], (low, high))
-                spans[ids[index]] = min(low, before[0]), min(high, before[1])
-        return num_read - sum(max(0, high - low) for low, high in spans.values())
+                again[index % num_groups] += max(0, high - low)
+                before = spans.get(ids[index], (low, high, 0))
+                spans[ids[index]] = min(low, before[0]), min(high, before[1]), index % num_groups
+        for low, high, nth_group in spans.values():
+            again[nth_group] -= max(0, high - low)
+        return again
 
     def _add_free(self, parts: dict[str, int]) -> None:
         manager, pool = self._manager, self._manager.pool

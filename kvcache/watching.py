@@ -65,14 +65,14 @@ class WatchedPool(BlockPool):
         self.lost: list[int] = []
         """Watched keys whose last block was taken."""
 
-    def hash_blocks(self, keys: list[int], blocks: list[int]) -> None:
+    def hash_blocks(self, keys: list[int], blocks: list[int], is_anchor: bool = False) -> None:
         """Let each key find its block from now on, and note those that found none."""
         if not self.watched.isdisjoint(keys):
             self.hashed += [key for key in keys if key in self.watched and key not in self.block_of]
-        super().hash_blocks(keys, blocks)
+        super().hash_blocks(keys, blocks, is_anchor)
 
-    def _forget(self, keys: list[int], blocks: list[int]) -> None:
-        super()._forget(keys, blocks)
+    def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
+        super()._forget(keys, blocks, is_anchor)
         if not self.watched.isdisjoint(keys):
             self.lost += [key for key in keys if key in self.watched and key not in self.block_of]
 
