@@ -12,11 +12,13 @@ from setuptools import Extension, setup
 
 COMPILED = (
     "kvcache/block_pool.py",
+    "kvcache/document_pool.py",
     "kvcache/coordinator.py",
     "kvcache/hashing.py",
     "kvcache/ledger.py",
     "kvcache/manager.py",
     "kvcache/tally.py",
+    "kvcache/two_level_pool.py",
     *sorted(map(str, Path("kvcache/managers").glob("*.py"))),
     "kvcache/watching.py",
     "simulator/batch.py",

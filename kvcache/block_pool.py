@@ -16,16 +16,20 @@ the run passes over it when its turn comes.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kvcache.errors import InvariantError
 from kvcache.tally import Run, Tally
 
-__all__ = ["NULL_BLOCK", "BlockPool"]
+__all__ = ["NO_ANCHORS", "NO_BLOCKS", "NULL_BLOCK", "BlockPool", "Place"]
 
 NULL_BLOCK = 0
 """Stands in block tables for positions that are no longer needed. Never free, never hashed."""
 NO_ANCHORS: list[int] = []
+NO_BLOCKS: list[int] = []
+
+Place = tuple[int | None, int]
+"""(key or None, block): a place of a block table that holds a block."""
 
 
 class BlockPool:
@@ -38,11 +42,12 @@ class BlockPool:
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least the null block, got {num_blocks} blocks")
         self.num_blocks = num_blocks
+        self.is_uniform = True
+        """All attention types take the same blocks, so that it is only their sum that counts."""
         self.block_of: dict[int, int] = {}
         """Key to block: what can be hit. Of equal copies the one that was hashed first."""
-        self.num_evictions = 0
-        self.num_shared_hashings = 0
-        """How often blocks were hashed that more than one request may hit: until the next time, hits only shrink."""
+        self._num_evictions = 0
+        self._num_shared_hashings = 0
         self._unhashed = list(range(num_blocks - 1, 0, -1))
         self._queue: deque[Run] = deque()
         self._num_queued = 0
@@ -57,9 +62,24 @@ class BlockPool:
         self._anchored: list[Tally] = []
         """Of the attention types whose blocks can be hit only together with full attention's."""
 
-    def anchor(self, tally: Tally) -> None:
-        """Note when blocks of this attention type become unreachable."""
+    def of_type(self, nth: int) -> "BlockPool":
+        """Where one attention type takes its blocks."""
+        return self
+
+    def anchor(self, tally: Tally, pool: "BlockPool") -> None:
+        """Note when blocks of another attention type, which are in `pool`, become unreachable."""
+        tally.run_of = pool._run_of  # noqa: SLF001  its own class's
         self._anchored.append(tally)
+
+    @property
+    def num_evictions(self) -> int:
+        """Blocks whose hash was lost."""
+        return self._num_evictions
+
+    @property
+    def num_shared_hashings(self) -> int:
+        """How often blocks were hashed that more than one request may hit: until the next time, hits only shrink."""
+        return self._num_shared_hashings
 
     @property
     def num_free(self) -> int:
@@ -79,8 +99,15 @@ class BlockPool:
 
     # Taking.
 
-    def take(self, num_blocks: int) -> list[int]:
-        """The next `num_blocks` free blocks in the order of reuse; hashed ones lose their hash."""
+    def has_room(self, needs: Sequence[int], hits: Sequence[list[int]], keep: int = 0) -> bool:
+        """Whether each attention type can take what it needs beside the blocks of a hit, with `keep` left free."""
+        return sum(needs) + sum(map(self.num_free_among, hits)) + keep <= self.num_free
+
+    def take(self, num_blocks: int, beside: list[int] = NO_BLOCKS) -> list[int]:
+        """The next `num_blocks` free blocks in the order of reuse; hashed ones lose their hash.
+
+        `beside`: those that the request holds already, which make no difference here.
+        """
         unhashed = self._unhashed
         if not num_blocks:
             return []
@@ -99,7 +126,6 @@ class BlockPool:
         if num_blocks > self._num_queued:
             raise InvariantError(f"no-overdraft: {num_blocks} blocks asked of a queue of {self._num_queued}")
         self._num_queued -= num_blocks
-        self.num_evictions += num_blocks
         while num_blocks:
             run = self._queue[0]
             keys, blocks = self._whole_part(run, num_blocks) if run.is_whole else self._rest_of(run, num_blocks)
@@ -109,6 +135,7 @@ class BlockPool:
                     run.tally.leave(run)
             if blocks:
                 run.tally.num_cached -= len(blocks)
+                self._num_evictions += len(keys)
                 self._forget(keys, blocks, is_anchor=not run.anchors)
                 taken += blocks
                 num_blocks -= len(blocks)
@@ -151,7 +178,7 @@ class BlockPool:
                 del block_of[key]
             if is_anchor:
                 for tally in self._anchored:
-                    tally.lose(keys, self._run_of)
+                    tally.lose(keys)
             return
         for key, block in zip(keys, blocks, strict=True):
             others = copies.get(key)
@@ -159,7 +186,7 @@ class BlockPool:
                 del block_of[key]
                 if is_anchor:
                     for tally in self._anchored:
-                        tally.lose([key], self._run_of)
+                        tally.lose([key])
                 continue
             others.remove(block)
             block_of[key] = others[0]
@@ -188,7 +215,7 @@ class BlockPool:
             run_of[block] = run
         tally.num_cached += len(blocks)
         if anchors:
-            tally.enter(run, self.block_of, run_of)
+            tally.enter(run, self.block_of)
         self._queue.append(run)
         self._num_queued += len(blocks)
 
@@ -224,10 +251,10 @@ class BlockPool:
         """
         block_of = self.block_of
         if keys[0] >= 0:
-            self.num_shared_hashings += 1
+            self._num_shared_hashings += 1
         if is_anchor:
             for tally in self._anchored:
-                tally.find(keys, block_of, self._run_of)
+                tally.find(keys, block_of)
         if block_of.keys().isdisjoint(keys):
             block_of.update(zip(keys, blocks, strict=True))
             return
@@ -256,9 +283,8 @@ class BlockPool:
                 run.is_whole = False
                 num_taken += 1
                 if run.num_lost:  # hit by a request that parts from the one that gave it back
-                    tally.num_unreachable -= run.num_lost_among(
-                        range(run.blocks.index(block), run.blocks.index(block) + 1)
-                    )
+                    nth = run.blocks.index(block)
+                    tally.num_unreachable -= run.num_lost_among(range(nth, nth + 1))
         self._num_queued -= num_taken
         tally.num_cached -= num_taken
 
@@ -276,38 +302,63 @@ class BlockPool:
 
     # Looking in.
 
-    def check_integrity(self, places: Iterable[tuple[int | None, int]]) -> None:
+    def free_bytes(self, block_bytes: int) -> tuple[int, int]:
+        """(bytes that any attention type can have, bytes that only one can have) of free blocks without a hash."""
+        return (self.num_free - self.num_cached_free) * block_bytes, 0
+
+    def check_integrity(self, places: Iterable[Sequence[Place]]) -> None:
         """Raise InvariantError if the pool contradicts itself or the block tables.
 
-        `places` has (key or None, block) for every place of a block table that holds a block.
+        `places` has those of each attention type.
 
         conservation: every block but the null block is either free or held.
         reference-counts: a block has as many holders as there are places that name it.
         live-hashes: the map names exactly the hashed blocks, each under its own key.
         """
-        places, queued = list(places), self._queued()
-        held = Counter(block for _, block in places)
-        free = [*self._unhashed, *(block for _, block in queued)]
-        if len(queued) != self._num_queued or len(set(free)) != len(free):
+        held = [place for of_type in places for place in of_type]
+        queued = self._queued()
+        self._check_conservation(self._unhashed, queued, {block for _, block in held}, set(range(1, self.num_blocks)))
+        self._check_holders(held)
+        self._check_hashes([queued], [held], [self._copies])
+
+    def _check_conservation(
+        self, unhashed: Sequence[int], queued: Sequence[Place], held: set[int], all_blocks: set[int]
+    ) -> None:
+        free = [*unhashed, *(block for _, block in queued)]
+        if len(queued) != self.num_cached_free or len(free) != self.num_free or len(set(free)) != len(free):
             raise InvariantError("conservation: a block is free twice, or the count of free blocks is wrong")
-        if set(free) | set(held) != set(range(1, self.num_blocks)) or set(free) & set(held):
+        if set(free) | held != all_blocks or set(free) & held:
             raise InvariantError("conservation: a block is lost, or both free and held")
+
+    def _check_holders(self, places: Sequence[Place]) -> None:
+        held = Counter(block for _, block in places)
         more = {block: num_more for block, num_more in enumerate(self._more_holders) if num_more}
         if {block: count - 1 for block, count in held.items() if count > 1} != more or len(more) != self._num_shared:
             raise InvariantError("reference-counts: holders and block tables differ")
         if any(key is None and block in more for key, block in places):
             raise InvariantError("reference-counts: a block without a hash has several holders")
-        copies = {(key, block) for key, blocks in self._copies.items() for block in blocks}
-        if {*self.block_of.items(), *copies} != {*queued, *(place for place in places if place[0] is not None)}:
+
+    def _check_hashes(
+        self,
+        queues: Sequence[Sequence[Place]],
+        places: Sequence[Sequence[Place]],
+        copies: Sequence[dict[int, list[int]]],
+    ) -> None:
+        """Against the free and the held hashed blocks of each attention type, and their equal copies."""
+        several = {key: blocks for of_type in copies for key, blocks in of_type.items()}
+        hashed = {place for queue in queues for place in queue}
+        hashed |= {place for of_type in places for place in of_type if place[0] is not None}
+        if {*self.block_of.items(), *((key, block) for key, blocks in several.items() for block in blocks)} != hashed:
             raise InvariantError("live-hashes: the map and the hashed blocks differ")
-        if any(self.block_of.get(key) != blocks[0] for key, blocks in self._copies.items()):
+        if any(self.block_of.get(key) != blocks[0] for key, blocks in several.items()):
             raise InvariantError("live-hashes: a key does not find the first of its copies")
 
-    def _queued(self) -> list[tuple[int, int]]:
+    def _queued(self) -> list[Place]:
         """(key, block) of all free hashed blocks, in the order of reuse."""
         return [
             (key, block)
             for run in self._queue
+            if run.keys
             for key, block in list(zip(run.keys, run.blocks, strict=True))[run.next :]
             if self._run_of[block] is run
         ]

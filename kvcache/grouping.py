@@ -7,11 +7,12 @@ otherwise pages made equal and layers cut into groups of equal size.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kvcache.errors import UnsupportedLayersError
 from kvcache.specs import KVCacheSpec, cdiv
 
-__all__ = ["KVCacheGroup", "group_layers"]
+__all__ = ["KVCacheGroup", "alike_runs", "group_layers"]
 
 # A type with fewer than this many times the layers of the smallest one is padded up instead of cut
 # into groups of the smallest size (vLLM 0.32).
@@ -49,6 +50,11 @@ class KVCacheGroup:
     def bytes_per_block(self) -> int:
         """Bytes that the group's own layers take in one block."""
         return sum(spec.page_bytes for spec in self.layer_specs) or len(self.layers) * self.spec.page_bytes
+
+
+def alike_runs(groups: Sequence[KVCacheGroup]) -> list[list[KVCacheGroup]]:
+    """Neighbouring groups with the same spec: one attention type manages each run of them."""
+    return [list(alike) for _, alike in groupby(groups, key=lambda group: group.spec)]
 
 
 def group_layers(specs: Sequence[KVCacheSpec], hybrid: bool = True) -> list[KVCacheGroup]:

@@ -7,12 +7,12 @@ from math import gcd, lcm
 
 from kvcache.errors import PoolTooSmallError
 from kvcache.grouping import KVCacheGroup
+from kvcache.pool_kinds import ONE_SIZE, PoolKind
 
 __all__ = [
     "KVCacheLayout",
     "block_sizes",
     "blocks_per_request",
-    "bytes_per_block",
     "fit_max_model_len",
     "plan_layout",
 ]
@@ -33,11 +33,13 @@ class KVCacheLayout:
     """Tokens that can be scheduled but not yet settled."""
     remainder_bytes: int = 0
     """Of the budget on one rank, too few for one more block."""
+    pool_kind: PoolKind = ONE_SIZE
+    """What the blocks are."""
 
     @cached_property
     def bytes_per_block(self) -> int:
-        """Bytes behind one block id, over all layers of the largest group on one rank."""
-        return bytes_per_block(self.groups)
+        """Bytes behind one block of the pool on one rank."""
+        return self.pool_kind.block_bytes(self.groups)
 
     @property
     def pool_bytes(self) -> int:
@@ -47,7 +49,11 @@ class KVCacheLayout:
     @property
     def max_concurrency(self) -> float:
         """Requests of `max_model_len` tokens that the pool holds, counting the null block, as a server prints it."""
-        return self.num_blocks / blocks_per_request(self.groups, self.max_model_len, self.max_in_flight_tokens)
+        return self.num_blocks / self.blocks_per_request(self.max_model_len)
+
+    def blocks_per_request(self, num_tokens: int) -> int:
+        """Blocks that one request of `num_tokens` can hold at most."""
+        return blocks_per_request(self.groups, num_tokens, self.max_in_flight_tokens, self.pool_kind)
 
     @property
     def kv_cache_tokens(self) -> int:
@@ -55,14 +61,12 @@ class KVCacheLayout:
         return int(self.max_concurrency * self.max_model_len)
 
 
-def bytes_per_block(groups: Sequence[KVCacheGroup]) -> int:
-    """Bytes behind one block id: what the largest group needs."""
-    return max(group.bytes_per_block for group in groups)
-
-
-def blocks_per_request(groups: Sequence[KVCacheGroup], num_tokens: int, max_in_flight_tokens: int) -> int:
-    """Blocks that one request of `num_tokens` can hold at most, over all groups."""
-    return sum(group.spec.max_blocks_per_request(num_tokens, max_in_flight_tokens) for group in groups)
+def blocks_per_request(
+    groups: Sequence[KVCacheGroup], num_tokens: int, max_in_flight_tokens: int, pool_kind: PoolKind = ONE_SIZE
+) -> int:
+    """Blocks of the pool that one request of `num_tokens` can hold at most, over all groups."""
+    per_group = [group.spec.max_blocks_per_request(num_tokens, max_in_flight_tokens) for group in groups]
+    return sum(pool_kind.num_blocks(groups, per_group))
 
 
 def plan_layout(
@@ -72,6 +76,7 @@ def plan_layout(
     num_blocks: int | None = None,
     max_model_len: int,
     max_in_flight_tokens: int,
+    pool_kind: PoolKind = ONE_SIZE,
 ) -> KVCacheLayout:
     """The pool for a budget of `kv_cache_bytes` on one rank, or for a stated number of blocks.
 
@@ -80,27 +85,27 @@ def plan_layout(
     """
     if not groups:
         return KVCacheLayout((), 1, max_model_len, max_in_flight_tokens)
-    block_bytes = bytes_per_block(groups)
+    block_bytes = pool_kind.block_bytes(groups)
     if num_blocks is not None:
         kv_cache_bytes = num_blocks * block_bytes
     elif kv_cache_bytes is None:
         raise ValueError("either kv_cache_bytes or num_blocks is needed")
     else:
         num_blocks = kv_cache_bytes // block_bytes
-    _check_longest_request_fits(groups, kv_cache_bytes - block_bytes, max_model_len, max_in_flight_tokens)
-    return KVCacheLayout(tuple(groups), num_blocks, max_model_len, max_in_flight_tokens)
+    remainder = kv_cache_bytes - num_blocks * block_bytes
+    layout = KVCacheLayout(tuple(groups), num_blocks, max_model_len, max_in_flight_tokens, remainder, pool_kind)
+    _check_longest_request_fits(layout, kv_cache_bytes - block_bytes)
+    return layout
 
 
-def _check_longest_request_fits(
-    groups: Sequence[KVCacheGroup], available_bytes: int, max_model_len: int, max_in_flight_tokens: int
-) -> None:
+def _check_longest_request_fits(layout: KVCacheLayout, available_bytes: int) -> None:
     if available_bytes <= 0:
         raise PoolTooSmallError("no memory is left for KV cache blocks")
-    block_bytes = bytes_per_block(groups)
 
     def needed_bytes(num_tokens: int) -> int:
-        return block_bytes * blocks_per_request(groups, num_tokens, max_in_flight_tokens)
+        return layout.bytes_per_block * layout.blocks_per_request(num_tokens)
 
+    max_model_len = layout.max_model_len
     if needed_bytes(max_model_len) <= available_bytes:
         return
     longest = _largest_true(max_model_len, lambda num_tokens: needed_bytes(num_tokens) <= available_bytes)
@@ -112,13 +117,21 @@ def _check_longest_request_fits(
 
 
 def fit_max_model_len(
-    groups: Sequence[KVCacheGroup], num_blocks: int, max_model_len: int, max_in_flight_tokens: int
+    groups: Sequence[KVCacheGroup],
+    num_blocks: int,
+    max_model_len: int,
+    max_in_flight_tokens: int,
+    pool_kind: PoolKind = ONE_SIZE,
 ) -> int:
     """The longest request, up to `max_model_len` tokens, that a pool holds beside the null block; at least 1."""
     if not groups:
         return max_model_len
     usable = num_blocks - 1
-    return max(1, _largest_true(max_model_len, lambda n: blocks_per_request(groups, n, max_in_flight_tokens) <= usable))
+
+    def fits(num_tokens: int) -> bool:
+        return blocks_per_request(groups, num_tokens, max_in_flight_tokens, pool_kind) <= usable
+
+    return max(1, _largest_true(max_model_len, fits))
 
 
 def _gib(num_bytes: int) -> str:

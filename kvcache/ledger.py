@@ -113,7 +113,8 @@ class Ledger:
                 state_padding += spec.page_bytes - spec.state_bytes
                 state_bytes += spec.state_bytes
         by_reach = tuple(token_bytes[reach] for reach in (None, *(spec.reach for spec in self.reading)))
-        padding_layers = self._manager.layout.bytes_per_block - group.bytes_per_block
+        layout = self._manager.layout
+        padding_layers = layout.pool_kind.table_block_bytes(group, layout.groups) - group.bytes_per_block
         return _GroupBytes(padding_layers, page_padding, state_padding, state_bytes, by_reach)
 
     def parts(self, counts: TokenCounts, requests: HoldingRequests) -> dict[str, int]:
@@ -190,7 +191,7 @@ class Ledger:
             start = num_computed - reach.seen_before(num_computed)
             first = max(start // size, table.first_held)
             ids = table.ids[(first - table.first_held) * num_groups :]
-            for index in self._manager.pool.shared_among(ids):
+            for index in manager.pool.shared_among(ids):
                 edge = (first + index // num_groups) * size
                 low, high = max(start, edge), min(num_computed, edge + size)
                 again[index % num_groups] += max(0, high - low)
@@ -201,14 +202,15 @@ class Ledger:
         return again
 
     def _add_free(self, parts: dict[str, int]) -> None:
-        manager, pool = self._manager, self._manager.pool
-        block_bytes = manager.layout.bytes_per_block
-        for each in manager.managers:
-            parts[f"cached_{each.spec.kind}"] += (each.tally.num_cached - each.tally.num_unreachable) * block_bytes
-            parts["unreachable"] += each.tally.num_unreachable * block_bytes
-        parts["free"] = (pool.num_free - pool.num_cached_free) * block_bytes
-        parts["null_block"] = block_bytes
-        parts["remainder"] = manager.layout.remainder_bytes
+        layout, pool = self._manager.layout, self._manager.pool
+        for manager in self._manager.managers:
+            group = layout.groups[manager.groups[0]]
+            block_bytes, tally = layout.pool_kind.table_block_bytes(group, layout.groups), manager.tally
+            parts[f"cached_{manager.spec.kind}"] += (tally.num_cached - tally.num_unreachable) * block_bytes
+            parts["unreachable"] += tally.num_unreachable * block_bytes
+        parts["free"], parts["unused_small_pages"] = pool.free_bytes(layout.bytes_per_block)
+        parts["null_block"] = layout.bytes_per_block
+        parts["remainder"] = layout.remainder_bytes
 
     def _check(self, parts: dict[str, int]) -> None:
         layout = self._manager.layout

@@ -20,6 +20,7 @@ from kvcache.specs import cdiv
 __all__ = ["CacheSettings", "KVCacheManager", "RequestBlocks"]
 
 NEVER_ASKED = (0, 0)
+NO_HITS: list[list[int]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class CacheSettings:
     """Tokens between the windows and states that are kept for hits; None keeps all ("dense")."""
     watermark: float = 0.0
     """Share of the pool that a newly admitted request must leave free, while others run."""
+    caches_every_block: bool = False
+    """Every full block of every group is hashed, as in the design document, even where no hit can use it."""
 
 
 class RequestBlocks:
@@ -59,19 +62,26 @@ class KVCacheManager:
     def __init__(self, layout: KVCacheLayout, settings: CacheSettings, pool: BlockPool | None = None) -> None:
         """Raise KVCacheError for settings that a server refuses with these layers.
 
-        `pool`: another one than a plain one, as large as the layout says, still unused.
+        `pool`: one of the layout's kind and size that somebody made, still unused.
         """
         groups = layout.groups
         self.layout = layout
         self.settings = settings
         self.scheduler_block, self.hash_unit = block_sizes(groups, settings.block_size, settings.enable_prefix_caching)
-        policy = CachePolicy(self.hash_unit, self.scheduler_block, settings.prefix_cache_retention_interval)
+        policy = CachePolicy(
+            self.hash_unit,
+            self.scheduler_block,
+            settings.prefix_cache_retention_interval,
+            settings.caches_every_block,
+        )
         self._check(groups, policy)
-        self.pool = BlockPool(layout.num_blocks) if pool is None else pool
+        self.pool = layout.pool_kind.new_pool(groups, layout.num_blocks) if pool is None else pool
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
         self._watermark_blocks = int(settings.watermark * layout.num_blocks)
-        self._never_gives_back = all(manager.spec.type_key[0] == "full" for manager in self.managers)
+        self._never_gives_back = self.pool.is_uniform and all(
+            manager.spec.type_key[0] == "full" for manager in self.managers
+        )
         self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
         self._anchor()
 
@@ -100,11 +110,12 @@ class KVCacheManager:
 
     def _anchor(self) -> None:
         """Blocks beside full attention can be hit only where it has the same prefix."""
-        others = [manager for manager in self.managers if manager.spec.type_key[0] != "full"]
-        if self.settings.enable_prefix_caching and len(others) < len(self.managers):
-            for manager in others:
-                manager.is_anchored = True
-                self.pool.anchor(manager.tally)
+        full = [manager for manager in self.managers if manager.spec.type_key[0] == "full"]
+        if self.settings.enable_prefix_caching and full:
+            for manager in self.managers:
+                if manager not in full:
+                    manager.is_anchored = True
+                    full[0].pool.anchor(manager.tally, manager.pool)
 
     # The verbs.
 
@@ -153,26 +164,36 @@ class KVCacheManager:
         """
         if not self.can_read(blocks, hit_tokens):
             return False
-        room = self.pool.num_free - (0 if alone else self._watermark_blocks)
-        needed = self._num_needed(hit_tokens, num_tokens, reserve_tokens)
-        if needed > room:
+        keep = 0 if alone else self._watermark_blocks
+        needs = self._needs(hit_tokens, num_tokens, reserve_tokens)
+        if not self.pool.has_room(needs, NO_HITS, keep):
             return False
         hits: list[list[int]] = []
         if hit_tokens:
             keys = blocks.keys.first(hit_tokens // self.hash_unit)
             hits = [manager.hit_blocks(keys, hit_tokens) for manager in self.managers]
-            if needed + sum(map(self.pool.num_free_among, hits)) > room:
+            if not self.pool.has_room(needs, hits, keep):
                 return False
         self._start(blocks, hits, hit_tokens, num_tokens)
         return True
 
-    def _num_needed(self, hit_tokens: int, num_tokens: int, reserve_tokens: int) -> int:
-        """Blocks that must be free beside those of the hit for an admission."""
-        needed = sum(m.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for m in self.managers)
+    def _needs(self, hit_tokens: int, num_tokens: int, reserve_tokens: int) -> list[int]:
+        """For each attention type, the blocks that must be free beside those of the hit for an admission."""
+        managers = self.managers
+        needs = [manager.num_blocks_at_admission(num_tokens, hit_tokens, capped=False) for manager in managers]
         if reserve_tokens:
-            reserved = sum(m.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for m in self.managers)
-            needed = max(needed, reserved)
-        return needed
+            reserved = [
+                manager.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for manager in managers
+            ]
+            if sum(reserved) > sum(needs):
+                return reserved
+        return needs
+
+    def _can_take(self, blocks: RequestBlocks, num_tokens: int, needed: int) -> bool:
+        """Whether a request can have `needed` blocks, which are those that it lacks for `num_tokens`."""
+        if self.pool.is_uniform:
+            return needed <= self.pool.num_free
+        return self.pool.has_room([table.manager.num_new_blocks(table, num_tokens) for table in blocks.tables], NO_HITS)
 
     def _start(self, blocks: RequestBlocks, hits: list[list[int]], hit_tokens: int, num_tokens: int) -> None:
         """Give a request that fits the blocks of its hit (one list for each table, none without a hit), then others."""
@@ -195,7 +216,7 @@ class KVCacheManager:
             if num_tokens > table.num_slots:
                 needed += table.manager.num_new_blocks(table, num_tokens)
         if needed:
-            if needed > self.pool.num_free:
+            if not self._can_take(blocks, num_tokens, needed):
                 return False
             for table in blocks.tables:
                 if num_tokens > table.num_slots:
@@ -211,7 +232,7 @@ class KVCacheManager:
             if num_tokens > table.num_slots:
                 needed += table.manager.num_groups
         if needed:
-            if needed > self.pool.num_free:
+            if not self._can_take(blocks, num_tokens, needed):
                 return False
             for table in blocks.tables:
                 if num_tokens > table.num_slots:
@@ -248,8 +269,8 @@ class KVCacheManager:
 
     def has_room_for_decodes(self, num_requests: int, num_steps: int) -> bool:
         """Whether so many requests can surely compute one token in each of so many steps."""
-        blocks_each = sum(manager.num_groups * cdiv(num_steps, manager.block_size) for manager in self.managers)
-        return num_requests * blocks_each <= self.pool.num_free
+        needs = [num_requests * each.num_groups * cdiv(num_steps, each.block_size) for each in self.managers]
+        return self.pool.has_room(needs, NO_HITS)
 
     def next_event(self, blocks: RequestBlocks, lag: int = 0) -> int:
         """The fewest computed tokens at which `extend_by_one` has something to do for a decoding request.
@@ -291,5 +312,7 @@ class KVCacheManager:
 
     def check_integrity(self, requests: Sequence[RequestBlocks]) -> None:
         """Raise InvariantError if pool, hashes and the tables of all living `requests` contradict each other."""
-        tables = [table for blocks in requests for table in blocks.tables]
-        self.pool.check_integrity(place for table in tables for place in table.manager.places(table))
+        self.pool.check_integrity(
+            [place for blocks in requests for place in manager.places(blocks.tables[nth])]
+            for nth, manager in enumerate(self.managers)
+        )

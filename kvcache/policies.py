@@ -4,7 +4,7 @@ A policy is three answers, in this order:
 
 # align       how blocks are made to hold states, from what the layers keep
 # groups      which layers share a block table
-# held_bytes  what the blocks of one request take of the memory, in one pool unless the policy says otherwise
+# pool_kind   where the blocks come from: one pool of equal ones, unless the policy says otherwise
 
 `policy_named` finds one by its name; `kvcache.waste` says what each costs.
 """
@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from math import gcd, lcm
+from math import gcd
 from typing import ClassVar
 
 from kvcache.alignment import KERNEL_BLOCK, LATENT_KERNEL_BLOCK, align_states
 from kvcache.errors import KVCacheError
 from kvcache.grouping import KVCacheGroup, group_layers
-from kvcache.layout import bytes_per_block
 from kvcache.packing import Bucket, buckets_by_type, packings, unpadded
+from kvcache.pool_kinds import ONE_SIZE, TWO_LEVELS, PoolKind
 from kvcache.specs import AttentionSpec, KVCacheSpec, MambaSpec, cdiv
 
 __all__ = ["POLICIES", "REQUEST_TOKENS", "GroupingPolicy", "KeptLayers", "SearchPolicy", "policy_named"]
@@ -61,6 +61,10 @@ class GroupingPolicy(ABC):
     name: ClassVar[str]
     unused_cause: ClassVar[str] = "padding_layers"
     """What bytes of a block are called that no page of its group takes, in the words of `kvcache.waste`."""
+    pool_kind: ClassVar[PoolKind] = ONE_SIZE
+    """Where the blocks come from."""
+    serves: ClassVar[bool] = True
+    """Whether a server can group so, or it is a bound only."""
 
     def align(self, kept: KeptLayers) -> list[KVCacheSpec]:
         """The specs to group, in the same order."""
@@ -71,9 +75,9 @@ class GroupingPolicy(ABC):
         """The groups of layers that were aligned. Raises UnsupportedLayersError where these cannot be grouped."""
 
     def held_bytes(self, groups: Sequence[KVCacheGroup], num_blocks: Sequence[int]) -> list[int]:
-        """Bytes of one rank's memory behind so many blocks of each group: all blocks take the same."""
-        block_bytes = bytes_per_block(groups)
-        return [number * block_bytes for number in num_blocks]
+        """Bytes of one rank's memory behind so many blocks of each group."""
+        block_bytes = self.pool_kind.block_bytes(groups)
+        return [number * block_bytes for number in self.pool_kind.num_blocks(groups, num_blocks)]
 
 
 # One group size for all types
@@ -242,7 +246,7 @@ class SearchPolicy(GroupingPolicy):
         num_groups: dict[KVCacheSpec, int] = {}
         for group in groups:
             num_groups[group.spec] = num_groups.get(group.spec, 0) + 1
-        block_bytes, penalty = bytes_per_block(groups), self.bytes_per_group * len(groups)
+        block_bytes, penalty = ONE_SIZE.block_bytes(groups), self.bytes_per_group * len(groups)
         return [
             penalty + block_bytes * sum(spec.blocks_while_decoding(length) * num for spec, num in num_groups.items())
             for length in self.request_tokens
@@ -274,7 +278,7 @@ class DocumentMambaPolicy(GroupingPolicy):
             return kept.aligned()
         kernel_block = LATENT_KERNEL_BLOCK if attention[0].kind == "mla" else KERNEL_BLOCK
         step = max(kernel_block, kept.block_size)
-        step_bytes = bytes_per_block(group_layers([spec.with_block_size(step) for spec in attention]))
+        step_bytes = ONE_SIZE.block_bytes(group_layers([spec.with_block_size(step) for spec in attention]))
         return kept.resized(max(kept.block_size, step * cdiv(state_bytes, step_bytes)))
 
     def groups(self, specs: Sequence[KVCacheSpec]) -> list[KVCacheGroup]:
@@ -287,7 +291,7 @@ class DocumentMambaPolicy(GroupingPolicy):
             for group in group_layers([specs[layer] for layer in attention])
         ]
         states = [bucket for bucket in buckets_by_type(specs) if isinstance(bucket.specs[0], MambaSpec)]
-        block_bytes = bytes_per_block(attending)
+        block_bytes = ONE_SIZE.block_bytes(attending)
         return attending + [group for bucket in states for group in _shared_out(bucket, block_bytes)]
 
 
@@ -314,6 +318,7 @@ class TwoLevelPolicy(GroupingPolicy):
 
     name = "two-level"
     unused_cause = "unused_small_pages"
+    pool_kind = TWO_LEVELS
 
     def align(self, kept: KeptLayers) -> list[KVCacheSpec]:
         """Blocks as asked for: nothing has to be equal."""
@@ -323,21 +328,13 @@ class TwoLevelPolicy(GroupingPolicy):
         """One for each type."""
         return [group for bucket in buckets_by_type(specs) for group in bucket.groups_in(bucket.page_bytes)]
 
-    def held_bytes(self, groups: Sequence[KVCacheGroup], num_blocks: Sequence[int]) -> list[int]:
-        """Whole large pages of each type."""
-        small_pages = [group.bytes_per_block for group in groups]
-        large_page = lcm(*small_pages)
-        return [
-            large_page * cdiv(number * small_page, large_page)
-            for number, small_page in zip(num_blocks, small_pages, strict=True)
-        ]
-
 
 @dataclass(frozen=True)
 class IdealPolicy(GroupingPolicy):
     """Every layer keeps exactly what its next token reads: a lower bound, which no pool of blocks reaches."""
 
     name = "ideal"
+    serves = False
 
     def align(self, kept: KeptLayers) -> list[KVCacheSpec]:
         """Blocks of one token, and no state but the running one."""

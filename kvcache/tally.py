@@ -64,6 +64,7 @@ class Tally:
         "num_groups",
         "num_positions",
         "num_unreachable",
+        "run_of",
     )
 
     def __init__(self, num_groups: int) -> None:
@@ -78,6 +79,8 @@ class Tally:
         """Free blocks that have a hash, over all groups."""
         self.num_unreachable = 0
         """Those of them whose prefix full attention does not have any more."""
+        self.run_of: list[Run | None] = []
+        """The pool's: the run in which each block is free."""
         self._place_of: dict[int, Place] = {}
         """By anchor, where the free blocks are that need it."""
         self._more_places: dict[int, list[Place]] = {}
@@ -89,7 +92,7 @@ class Tally:
 
     # Free blocks that need full attention's prefix.
 
-    def enter(self, run: Run, block_of: dict[int, int], run_of: list[Run | None]) -> None:
+    def enter(self, run: Run, block_of: dict[int, int]) -> None:
         """A run of hashed blocks has become free."""
         place_of, anchors = self._place_of, run.anchors
         places: dict[int, Place] = dict(zip(anchors, zip(repeat(run), range(len(anchors)), strict=False), strict=True))
@@ -104,7 +107,7 @@ class Tally:
             place_of.update(places)
         for position, anchor in enumerate(anchors):
             if anchor not in block_of:
-                self._mark(run, position, 1, run_of)
+                self._mark(run, position, 1)
 
     def leave(self, run: Run) -> None:
         """No block of the run is free any more."""
@@ -132,25 +135,25 @@ class Tally:
         if not others:
             del self._more_places[anchor]
 
-    def lose(self, keys: list[int], run_of: list[Run | None]) -> None:
+    def lose(self, keys: list[int]) -> None:
         """These keys of full attention find no block any more."""
         if self._place_of and not self._place_of.keys().isdisjoint(keys):
             for key in self._place_of.keys() & keys:
-                self._mark_all(key, 1, run_of)
+                self._mark_all(key, 1)
 
-    def find(self, keys: list[int], block_of: dict[int, int], run_of: list[Run | None]) -> None:
+    def find(self, keys: list[int], block_of: dict[int, int]) -> None:
         """These keys are about to find blocks, those that have none yet."""
         if self.num_unreachable and not self._place_of.keys().isdisjoint(keys):
             for key in self._place_of.keys() & keys:
                 if key not in block_of:
-                    self._mark_all(key, 0, run_of)
+                    self._mark_all(key, 0)
 
-    def _mark_all(self, anchor: int, is_lost: int, run_of: list[Run | None]) -> None:
+    def _mark_all(self, anchor: int, is_lost: int) -> None:
         for run, position in (self._place_of[anchor], *self._more_places.get(anchor, ())):
-            self._mark(run, position, is_lost, run_of)
+            self._mark(run, position, is_lost)
 
-    def _mark(self, run: Run, position: int, is_lost: int, run_of: list[Run | None]) -> None:
+    def _mark(self, run: Run, position: int, is_lost: int) -> None:
         change = is_lost - run.is_lost[position]
         run.is_lost[position] = is_lost
         run.num_lost += change
-        self.num_unreachable += change * run.num_free_at(position, run_of)
+        self.num_unreachable += change * run.num_free_at(position, self.run_of)

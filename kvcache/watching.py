@@ -106,7 +106,7 @@ class WatchedManager(KVCacheManager):
             return True
         if self._witness is not None:
             awaits_state = not self.can_read(blocks, hit_tokens)
-            needed = self._num_needed(hit_tokens, num_tokens, reserve_tokens)
+            needed = sum(self._needs(hit_tokens, num_tokens, reserve_tokens))
             hit_blocks = self._num_free_of_hit(blocks, hit_tokens)
             watermark = 0 if alone else self._watermark_blocks
             shortage = Shortage(

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import groupby
 from math import inf, lcm
 
-from kvcache.layout import KVCacheLayout, blocks_per_request, bytes_per_block, fit_max_model_len
+from kvcache.layout import KVCacheLayout, fit_max_model_len
 from kvcache.specs import KVCacheSpec, MambaSpec
 from simulator.server import Server
 
@@ -48,8 +48,9 @@ class Capacity:
 
     @cached_property
     def bytes_per_block(self) -> int:
-        """Bytes behind one block id, on the ranks of the stage that has the most."""
-        return max((bytes_per_block(stage.groups) for stage in self.server.stages if stage.groups), default=0)
+        """Bytes behind one block of the pool, on the ranks of the stage that has the most."""
+        kind = self.server.pool_kind
+        return max((kind.block_bytes(stage.groups) for stage in self.server.stages if stage.groups), default=0)
 
     @property
     def kv_cache_tokens_v020(self) -> int:
@@ -112,7 +113,11 @@ class Capacity:
         """The longest request that can run, up to the model's own length: the start-up estimate."""
         server = self.server
         return fit_max_model_len(
-            server.groups, server.num_blocks, self.layout.max_model_len, self.layout.max_in_flight_tokens
+            server.groups,
+            server.num_blocks,
+            self.layout.max_model_len,
+            self.layout.max_in_flight_tokens,
+            server.pool_kind,
         )
 
     @property
@@ -131,8 +136,9 @@ class Capacity:
     def need(self, num_tokens: int) -> RequestNeed:
         """Of a request of `num_tokens`."""
         groups = self.layout.groups
-        admission = blocks_per_request(groups, num_tokens, self.layout.max_in_flight_tokens)
-        steady = sum(group.spec.blocks_while_decoding(num_tokens) for group in groups)
+        admission = self.layout.blocks_per_request(num_tokens)
+        decoding = [group.spec.blocks_while_decoding(num_tokens) for group in groups]
+        steady = sum(self.layout.pool_kind.num_blocks(groups, decoding))
         num_blocks = self.layout.num_blocks
         return RequestNeed(
             num_tokens=num_tokens,

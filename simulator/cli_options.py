@@ -77,7 +77,7 @@ PrefixCaching = Annotated[
     ),
 ]
 Retention = Annotated[
-    str,
+    str | None,
     _option(
         CACHE,
         'Tokens between kept windows and states: 0, a number, or "dense". [0]',
@@ -85,6 +85,22 @@ Retention = Annotated[
     ),
 ]
 DisableHybrid = Annotated[bool, _option(CACHE, "Keep windows and chunks whole.", "--disable-hybrid-kv-cache-manager")]
+Grouping = Annotated[
+    str | None,
+    _option(
+        CACHE,
+        "Which layers share a block table: vllm, per-layer, smallest, gcd, search, unified, packed, document-mamba or"
+        " two-level. [vllm]",
+    ),
+]
+Semantics = Annotated[
+    str,
+    _option(
+        CACHE,
+        "Whose rules hold where they differ: vllm, or document: the hybrid manager's design document (every block"
+        " cached, the smallest type's group size, one queue of free blocks, admission by the first chunk). [vllm]",
+    ),
+]
 
 MaxNumSeqs = Annotated[int | None, _option(SCHEDULER, "Requests of one step, at most. [by GPU]")]
 MaxNumBatchedTokens = Annotated[int | None, _option(SCHEDULER, "Tokens of one step, at most. [by GPU]")]
@@ -97,7 +113,7 @@ LongPrefill = Annotated[
 ]
 Policy = Annotated[str, _option(SCHEDULER, "fcfs or priority. [fcfs]")]
 ReserveFullIsl = Annotated[
-    bool,
+    bool | None,
     _option(
         SCHEDULER,
         "Admit a request only if its whole prompt fits now. [on]",

@@ -67,7 +67,7 @@ class Deployment:
 
         `Scenario(**resolved)` is the same server again, and from the same folder the same run.
         """
-        limits = self.scheduler_settings
+        limits, retention = self.scheduler_settings, self.cache_settings.prefix_cache_retention_interval
         # The name of a model that was read from a file leads to no model: its path does.
         is_file = self.model.source == self.model.hf_id
         return {
@@ -80,6 +80,8 @@ class Deployment:
             "max_model_len": limits.max_model_len,
             "max_num_seqs": limits.max_num_seqs,
             "max_num_batched_tokens": limits.max_num_batched_tokens,
+            "prefix_cache_retention_interval": "dense" if retention is None else retention,
+            "scheduler_reserve_full_isl": limits.reserve_full_isl,
         }
 
 
@@ -100,6 +102,7 @@ def deploy(scenario: Scenario) -> Deployment:
         enable_prefix_caching=server.enable_prefix_caching,
         prefix_cache_retention_interval=scenario.retention_interval,
         watermark=scenario.watermark,
+        caches_every_block=scenario.semantics == "document",
     )
     limits = replace(
         server.limits, max_model_len=layout.max_model_len, state_block=server.block_size if keeps_states else None

@@ -135,15 +135,21 @@ class Scenario(BaseModel):
     enable_prefix_caching: bool | None = None
     """None: on, unless no layer attends to tokens."""
     prefix_cache_retention_interval: Annotated[
-        Annotated[int, Field(ge=0)] | Literal["dense"], BeforeValidator(_parse_retention)
-    ] = 0
+        Annotated[int, Field(ge=0)] | Literal["dense"] | None, BeforeValidator(_parse_retention)
+    ] = None
+    """None: 0, or "dense" under the document's semantics."""
     disable_hybrid_kv_cache_manager: bool = False
+    grouping: str | None = None
+    """Which layers share a block table (`kvcache.policies`); None: as the semantics have it."""
+    semantics: Literal["vllm", "document"] = "vllm"
+    """Whose rules hold where they differ: vLLM 0.32's, or those of the design document, which it has moved on from."""
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
     async_scheduling: bool = True
     long_prefill_token_threshold: Annotated[int, Field(ge=0)] = 0
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
-    scheduler_reserve_full_isl: bool = True
+    scheduler_reserve_full_isl: bool | None = None
+    """None: on, or off under the document's semantics."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def __init__(self, **values: Any) -> None:
@@ -157,7 +163,15 @@ class Scenario(BaseModel):
     def retention_interval(self) -> int | None:
         """Tokens between retained windows and states; None keeps all."""
         interval = self.prefix_cache_retention_interval
+        if interval is None:
+            return None if self.semantics == "document" else 0
         return None if interval == "dense" else int(interval)
+
+    @property
+    def reserves_full_isl(self) -> bool:
+        """Whether a request is admitted only if its whole prompt fits."""
+        stated = self.scheduler_reserve_full_isl
+        return self.semantics == "vllm" if stated is None else stated
 
     @property
     def num_speculative_tokens(self) -> int:

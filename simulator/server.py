@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kvcache.alignment import align_states
-from kvcache.grouping import KVCacheGroup, group_layers
-from kvcache.layout import KVCacheLayout, bytes_per_block, fit_max_model_len, plan_layout
+from kvcache.grouping import KVCacheGroup
+from kvcache.layout import KVCacheLayout, fit_max_model_len, plan_layout
+from kvcache.policies import GroupingPolicy, KeptLayers, policy_named
+from kvcache.pool_kinds import DOCUMENT, PoolKind
 from kvcache.specs import KVCacheSpec
 from models_configs import Layer, Model, find_model
 from models_configs.attention import FullAttention
@@ -53,6 +54,7 @@ class Server:
     """What each layer that keeps something keeps."""
     groups: tuple[KVCacheGroup, ...]
     """Of all layers."""
+    pool_kind: PoolKind
     stages: tuple[Stage, ...]
 
     @cached_property
@@ -66,7 +68,7 @@ class Server:
         """Blocks of the pool: as many as the poorest stage can hold."""
         stated = self.scenario.num_gpu_blocks_override
         budgets = [
-            stage.budget_bytes // bytes_per_block(stage.groups)
+            stage.budget_bytes // self.pool_kind.block_bytes(stage.groups)
             for stage in self.stages
             if stage.budget_bytes is not None and stage.groups
         ]
@@ -76,7 +78,9 @@ class Server:
         """The pool. Raises PoolTooSmallError where the server would refuse to start."""
         max_model_len = self.limits.max_model_len
         if self.scenario.max_model_len == "auto":
-            max_model_len = fit_max_model_len(self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens)
+            max_model_len = fit_max_model_len(
+                self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens, self.pool_kind
+            )
         for stage in self.stages:
             plan_layout(
                 stage.groups,
@@ -84,15 +88,19 @@ class Server:
                 num_blocks=self.scenario.num_gpu_blocks_override,
                 max_model_len=max_model_len,
                 max_in_flight_tokens=self.max_in_flight_tokens,
+                pool_kind=self.pool_kind,
             )
         if self.num_blocks > MOST_BLOCKS:
             raise ScenarioError(
                 f"--kv-cache-memory-bytes: gives {self.num_blocks:,} blocks, {MOST_BLOCKS:,} are too many"
             )
-        layout = KVCacheLayout(self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens)
+        layout = KVCacheLayout(
+            self.groups, self.num_blocks, max_model_len, self.max_in_flight_tokens, pool_kind=self.pool_kind
+        )
         budgets = [stage.budget_bytes for stage in self.stages if stage.budget_bytes is not None]
-        remainder = min(budgets) - layout.pool_bytes if budgets and self.groups and len(self.stages) == 1 else 0
-        return replace(layout, remainder_bytes=remainder)
+        if not budgets or not self.groups or len(self.stages) > 1:
+            return layout
+        return replace(layout, remainder_bytes=budgets[0] - layout.pool_bytes)
 
 
 def plan_server(scenario: Scenario) -> Server:
@@ -114,8 +122,9 @@ def plan_server(scenario: Scenario) -> Server:
         caching = not specs or any(spec.kind != "mamba" for spec in specs)
     if scenario.mamba_block_size is not None and not caching:
         raise ScenarioError("--mamba-block-size: needs --enable-prefix-caching")
-    specs = _aligned(scenario, specs, caching, limits.max_model_len)
-    groups = tuple(group_layers(specs, hybrid=not scenario.disable_hybrid_kv_cache_manager))
+    policy = _policy(scenario)
+    specs = policy.align(_kept(scenario, specs, caching, limits.max_model_len))
+    groups = tuple(policy.groups(specs))
     attention_blocks = [spec.block_size for spec in specs if spec.kind != "mamba"]
     return Server(
         scenario=scenario,
@@ -126,6 +135,7 @@ def plan_server(scenario: Scenario) -> Server:
         enable_prefix_caching=caching,
         specs=tuple(specs),
         groups=groups,
+        pool_kind=DOCUMENT if scenario.semantics == "document" and policy.pool_kind.is_one_size else policy.pool_kind,
         stages=_stages(scenario, model, gpu, limits, groups, [layer for layer, _ in layers]),
     )
 
@@ -185,7 +195,7 @@ def _limits(scenario: Scenario, model: Model, gpu: Gpu | None) -> SchedulerSetti
         max_num_batched_tokens=max_tokens,
         long_prefill_token_threshold=scenario.long_prefill_token_threshold,
         scheduling_policy=scenario.scheduling_policy,
-        reserve_full_isl=scenario.scheduler_reserve_full_isl,
+        reserve_full_isl=scenario.reserves_full_isl,
         async_scheduling=scenario.async_scheduling,
     )
 
@@ -220,12 +230,27 @@ def _kept_layers(scenario: Scenario, model: Model) -> list[tuple[int, KVCacheSpe
     return layers
 
 
-def _aligned(scenario: Scenario, specs: Sequence[KVCacheSpec], caching: bool, max_model_len: int) -> list[KVCacheSpec]:
-    """The specs in blocks that hold the states. A size stated for states counts only where nothing attends."""
+def _policy(scenario: Scenario) -> GroupingPolicy:
+    """How layers become groups: as asked for, or as the semantics have it."""
+    named = scenario.grouping
+    if scenario.disable_hybrid_kv_cache_manager:
+        if named not in (None, "unified"):
+            raise ScenarioError(
+                f"--grouping: --disable-hybrid-kv-cache-manager leaves one group (unified), got {named!r}"
+            )
+        named = "unified"
+    policy = policy_named(named or ("smallest" if scenario.semantics == "document" else "vllm"))
+    if not policy.serves:
+        raise ScenarioError(f"--grouping: {policy.name} is a bound that no server reaches; `kvplan waste` shows it")
+    return policy
+
+
+def _kept(scenario: Scenario, specs: Sequence[KVCacheSpec], caching: bool, max_model_len: int) -> KeptLayers:
+    """What the layers keep. A size stated for states counts only where nothing attends."""
     block_size = specs[0].block_size if specs else BLOCK_SIZE
     if caching and specs and all(spec.kind == "mamba" for spec in specs):
         block_size = scenario.mamba_block_size or block_size
-    return align_states(specs, block_size, caching, max_model_len)
+    return KeptLayers(tuple(specs), block_size, caching, max_model_len)
 
 
 def _stages(

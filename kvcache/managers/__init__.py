@@ -5,10 +5,9 @@ that most models need), then `chunked` and `mamba`.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 from kvcache.block_pool import BlockPool
-from kvcache.grouping import KVCacheGroup
+from kvcache.grouping import KVCacheGroup, alike_runs
 from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
 from kvcache.managers.chunked import ChunkedLocalManager
 from kvcache.managers.full import FullAttentionManager
@@ -43,11 +42,11 @@ def managers_for(
     """One manager for each run of groups with the same spec, in the order of the groups."""
     managers: list[SingleTypeManager] = []
     first = 0
-    for spec, members in groupby(groups, key=lambda group: group.spec):
-        size = len(list(members))
+    for nth, alike in enumerate(alike_runs(groups)):
+        spec, members = alike[0].spec, range(first, first + len(alike))
         most_blocks = spec.max_blocks_per_request(max_model_len, max_in_flight_tokens)
-        managers.append(_MANAGER_OF_KIND[spec.kind](spec, range(first, first + size), pool, policy, most_blocks))
-        first += size
+        managers.append(_MANAGER_OF_KIND[spec.kind](spec, members, pool.of_type(nth), policy, most_blocks))
+        first += len(alike)
     # Full attention has by far the most keys: it comes first, for a group numbered 0 adds nothing to them.
     first = 0
     for manager in sorted(managers, key=lambda manager: manager.spec.type_key[0] != "full"):

@@ -36,6 +36,8 @@ class CachePolicy:
     """Tokens of which every hit is a multiple."""
     retention_interval: int | None = 0
     """Tokens between windows or states that are kept for later hits; None keeps all, 0 none but the prompt's end."""
+    caches_every_block: bool = False
+    """Even those that no hit can use."""
 
 
 class BlockTable:
@@ -246,7 +248,7 @@ class SingleTypeManager(ABC):
             table.free_at = self.computed_when_unneeded(table.first_held)
         table.num_slots += num_new * self.block_size
         self.tally.num_positions += num_new
-        taken = self.pool.take(num_new * num_groups)
+        taken = self.pool.take(num_new * num_groups, table.ids)
         if num_new == 1 or num_groups == 1:
             table.ids += taken
             return
@@ -261,7 +263,7 @@ class SingleTypeManager(ABC):
             table.free_at = self.computed_when_unneeded(table.first_held)
         table.num_slots += self.block_size
         self.tally.num_positions += 1
-        table.ids += self.pool.take(self.num_groups)
+        table.ids += self.pool.take(self.num_groups, table.ids)
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the blocks before every later query's reach, once `num_processed` tokens are settled."""
@@ -361,7 +363,8 @@ class SingleTypeManager(ABC):
         if end <= start:
             return
         boundaries = (table.prompt_tokens - 1, junction) if junction else (table.prompt_tokens - 1,)
-        for first, stop in self.retained(start, end, boundaries):
+        kept = ((start, end),) if self.policy.caches_every_block else self.retained(start, end, boundaries)
+        for first, stop in kept:
             first = max(first, table.first_held)  # noqa: PLW2901  what left the window is gone
             if first < stop:
                 self._hash(table, first, stop)

@@ -142,7 +142,7 @@ class MambaAlignManager(MambaManager):
             num_positions = cdiv(num_tokens, self.block_size)
             table.num_slots = num_positions * self.block_size
             self.tally.num_positions += 1
-            table.add_state(num_positions - 1, self.pool.take(self.num_groups), None)
+            table.add_state(num_positions - 1, self.pool.take(self.num_groups, table.ids), None)
 
     def free_unneeded(self, table: BlockTable, num_processed: int) -> None:
         """Give back the states before the one that the next token starts from."""

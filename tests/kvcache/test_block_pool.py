@@ -228,7 +228,7 @@ def test_a_pool_that_contradicts_itself_is_found_out(sabotage, places, invariant
     cached(pool, 1, 2)
     pool.touch([2], Tally(1))
     pool.touch([2], Tally(1))
-    pool.check_integrity(PLACES)
+    pool.check_integrity([PLACES])
     sabotage(pool)
     with pytest.raises(InvariantError, match=invariant):
-        pool.check_integrity(places)
+        pool.check_integrity([places])

@@ -6,8 +6,8 @@ import pytest
 
 from kvcache.errors import KVCacheError, UnsupportedLayersError
 from kvcache.grouping import group_layers
-from kvcache.layout import bytes_per_block
 from kvcache.policies import POLICIES, KeptLayers, SearchPolicy, policy_named
+from kvcache.pool_kinds import ONE_SIZE
 from kvcache.specs import FullAttentionSpec, MambaSpec
 from tests.kvcache.pools import TOKEN_BYTES, chunked, full, mamba, sliding
 
@@ -174,7 +174,7 @@ def test_search_may_put_differently_many_layers_of_each_type_into_a_block():
 def test_search_never_holds_more_than_vllm_at_a_length_of_its_mix(length):
     layers = [sliding(64, num_kv_heads=3)] * 7 + [full(num_kv_heads=2)] * 5 + [chunked(100)] * 3
     held = [
-        bytes_per_block(groups) * sum(group.spec.blocks_while_decoding(length) for group in groups)
+        ONE_SIZE.block_bytes(groups) * sum(group.spec.blocks_while_decoding(length) for group in groups)
         for groups in (SearchPolicy((length, 4096)).groups(layers), group_layers(layers))
     ]
     assert held[0] <= held[1]

@@ -11,10 +11,11 @@ from string import ascii_lowercase
 
 import pytest
 
-from kvcache.grouping import group_layers
 from kvcache.hashing import PrefixKeys
 from kvcache.layout import KVCacheLayout
 from kvcache.manager import CacheSettings, KVCacheManager
+from kvcache.policies import policy_named
+from kvcache.pool_kinds import DOCUMENT
 from kvcache.specs import KVCacheSpec
 from simulator.batch import Batch
 from simulator.engine import run_to_the_end
@@ -112,6 +113,8 @@ def new_scheduler(
     enable_prefix_caching: bool = True,
     retention: int | None = 0,
     reaches=(),
+    grouping: str = "vllm",
+    is_document: bool = False,
     manager_type: type[KVCacheManager] = KVCacheManager,
     **limits,
 ) -> Scheduler:
@@ -120,9 +123,14 @@ def new_scheduler(
     settings = SchedulerSettings(**{"max_model_len": MAX_MODEL_LEN, **limits})
     if any(layer.kind == "mamba" for layer in layers) and enable_prefix_caching:
         settings = replace(settings, state_block=block_size)
-    groups = tuple(group_layers(layers))
-    layout = KVCacheLayout(groups, num_blocks, settings.max_model_len, settings.max_num_batched_tokens)
-    cache = CacheSettings(block_size, enable_prefix_caching, retention, watermark)
+    policy = policy_named(grouping)
+    groups = tuple(policy.groups(layers))
+    layout = KVCacheLayout(
+        groups, num_blocks, settings.max_model_len, settings.max_num_batched_tokens,
+        pool_kind=DOCUMENT if is_document else policy.pool_kind,
+    )  # fmt: skip
+    retention = None if is_document else retention
+    cache = CacheSettings(block_size, enable_prefix_caching, retention, watermark, caches_every_block=is_document)
     return Scheduler(manager_type(layout, cache), settings, reaches)
 
 

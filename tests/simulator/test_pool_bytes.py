@@ -218,6 +218,56 @@ def test_what_is_read_is_held_even_where_chunks_start_within_blocks(requests, is
     assert budgets == {20 * BLOCK}
 
 
+UNPADDED = {
+    "full and window": [full(4), sliding(9, 4)],
+    "five windows": [full(4)] * 2 + [sliding(9, 4)] * 5,
+    "states": [full(4), *[mamba(4, page_tokens=3)] * 3],
+    "states and windows": [full(4), sliding(6, 4, num_kv_heads=2), mamba(4, page_tokens=5)],
+    "chunks": [full(4), *[chunked(16, 4)] * 3],
+    "full": [full(4)] * 2,
+}
+
+
+@pytest.mark.parametrize("name", UNPADDED)
+@settings(max_examples=40)
+@given(
+    requests=st.lists(arrivals, min_size=1, max_size=6), num_pages=st.integers(12, 60), is_async=st.booleans(),
+    retention=st.sampled_from([0, None]), watermark=st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+def test_large_pages_hold_every_byte(name, requests, num_pages, is_async, retention, watermark):
+    """Two levels: in every step the parts add up, pool and tables agree (`run` asks), and all requests end."""
+    budgets = set()
+    log = run(
+        requests, layers=UNPADDED[name], grouping="two-level", num_blocks=num_pages, max_num_batched_tokens=16,
+        async_scheduling=is_async, retention=retention, watermark=watermark,
+        on_planned=lambda scheduler, batch: budgets.add(sum(PoolBytes(scheduler).sample(batch))),
+    )  # fmt: skip
+    assert budgets == {log.scheduler.manager.layout.pool_bytes}
+    assert {*log.rejected, *(name for name, each in log.requests.items() if each.finish_s is not None)} == {
+        *log.requests
+    }
+    assert log.scheduler.manager.pool.num_free == num_pages - 1
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in LAYERS if name not in ("unequal heads", "windows in smaller blocks")]
+)
+@settings(max_examples=20)
+@given(requests=st.lists(arrivals, min_size=1, max_size=6), num_blocks=st.integers(16, 100), is_async=st.booleans())
+def test_the_documents_pool_holds_every_byte(name, requests, num_blocks, is_async):
+    """One queue of free blocks, and every full block cached."""
+
+    def compare(scheduler: Scheduler, batch) -> None:
+        parts = PoolBytes(scheduler).sample(batch)
+        assert sum(parts) == num_blocks * scheduler.manager.layout.bytes_per_block
+
+    log = run(
+        requests, layers=LAYERS[name], is_document=True, num_blocks=num_blocks, max_num_batched_tokens=16,
+        async_scheduling=is_async, on_planned=compare,
+    )  # fmt: skip
+    assert log.scheduler.manager.pool.num_free == num_blocks - 1
+
+
 @pytest.mark.parametrize("counter", ["num_positions", "num_given_back", "num_cached", "num_unreachable"])
 def test_a_miscount_breaks_the_ledger(counter):
     """ledger-adds-up: a block that is counted where it is not."""
