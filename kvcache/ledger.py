@@ -183,20 +183,33 @@ class Ledger:
         A block may be shared while the request that computes it has not computed it yet: such tokens are
         reserved, not readable.
         """
-        size, num_groups = manager.block_size, manager.num_groups
-        again = [0] * num_groups
+        # Groups share the same positions, but for equal copies of which some were evicted.
+        extra_holders = manager.tally.extra_holders
+        if len(set(extra_holders)) == 1:
+            return self._read_again_in(manager, nth, reach, requests, range(1)) * manager.num_groups
+        return self._read_again_in(manager, nth, reach, requests, range(manager.num_groups))
+
+    def _read_again_in(
+        self, manager: SingleTypeManager, nth: int, reach: AttentionSpec, requests: HoldingRequests, nth_groups: range
+    ) -> list[int]:
+        size, num_groups, shared_among = manager.block_size, manager.num_groups, manager.pool.shared_among
+        again = [0] * len(nth_groups)
         spans: dict[int, tuple[int, int, int]] = {}
         for blocks, num_computed in requests():
             table = blocks.tables[nth]
             start = num_computed - reach.seen_before(num_computed)
             first = max(start // size, table.first_held)
-            ids = table.ids[(first - table.first_held) * num_groups :]
-            for index in manager.pool.shared_among(ids):
-                edge = (first + index // num_groups) * size
-                low, high = max(start, edge), min(num_computed, edge + size)
-                again[index % num_groups] += max(0, high - low)
-                before = spans.get(ids[index], (low, high, 0))
-                spans[ids[index]] = min(low, before[0]), min(high, before[1]), index % num_groups
+            if not table.hashed or table.hashed[-1][1] <= first:
+                continue  # what is shared is hashed
+            for nth_group in nth_groups:
+                held = range(first - table.first_held, table.hashed[-1][1] - table.first_held)
+                ids = table.ids[held.start * num_groups + nth_group : held.stop * num_groups : num_groups]
+                for index in shared_among(ids):
+                    edge = (first + index) * size
+                    low, high = max(start, edge), min(num_computed, edge + size)
+                    again[nth_group] += max(0, high - low)
+                    before = spans.get(ids[index], (low, high, 0))
+                    spans[ids[index]] = min(low, before[0]), min(high, before[1]), nth_group
         for low, high, nth_group in spans.values():
             again[nth_group] -= max(0, high - low)
         return again

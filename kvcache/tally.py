@@ -7,15 +7,16 @@ the prefix again. Where blocks are smaller than the step of hits and requests pa
 is that of the request which gave the block back.
 """
 
-from itertools import repeat
-
 __all__ = ["Run", "Tally"]
+
+NO_KEYS: set[int] = set()
+NONE_IS_LOST = bytearray()
 
 
 class Run:
     """Hashed blocks that became free together, in the order of reuse: one group's, then the next one's."""
 
-    __slots__ = ("anchors", "blocks", "is_lost", "is_whole", "keys", "next", "num_lost", "tally")
+    __slots__ = ("_positions", "anchors", "blocks", "is_lost", "is_whole", "keys", "next", "num_lost", "tally")
 
     def __init__(self, keys: list[int], blocks: list[int], tally: "Tally", anchors: list[int]) -> None:
         self.keys = keys
@@ -23,9 +24,10 @@ class Run:
         self.tally = tally
         self.anchors = anchors
         """For each position, what its blocks are anchored to; none if they can be hit on their own."""
-        self.is_lost = bytearray(len(anchors))
-        """Of each position, whether its anchor finds no block."""
+        self.is_lost = NONE_IS_LOST
+        """Of each position, whether its anchor finds no block; made when the first is lost."""
         self.num_lost = 0
+        self._positions: dict[int, list[int]] | None = None
         self.next = 0
         """Index of the first block that was not reused yet."""
         self.is_whole = True
@@ -38,6 +40,14 @@ class Run:
             return len(indices) if self.num_lost else 0
         return sum([self.is_lost[index % num_positions] for index in indices])
 
+    def positions_of(self, anchor: int) -> list[int]:
+        """Where its blocks are that are anchored to this key."""
+        if self._positions is None:  # worked out when an anchor is lost: most runs are never asked
+            self._positions = {}
+            for position, each in enumerate(self.anchors):
+                self._positions.setdefault(each, []).append(position)
+        return self._positions[anchor]
+
     def num_free_at(self, position: int, run_of: "list[Run | None]") -> int:
         """Blocks of a position that are still in the run, over all groups."""
         num_positions = len(self.anchors)
@@ -47,17 +57,12 @@ class Run:
         return len([None for block in self.blocks[first::num_positions] if run_of[block] is self])
 
 
-NO_KEYS: set[int] = set()
-Place = tuple[Run, int]
-"""A run, and a position in it."""
-
-
 class Tally:
     """What the pool and the managers note down about the blocks of one attention type."""
 
     __slots__ = (
-        "_more_places",
-        "_place_of",
+        "_more_runs",
+        "_run_of_anchor",
         "extra_holders",
         "num_cached",
         "num_given_back",
@@ -81,10 +86,10 @@ class Tally:
         """Those of them whose prefix full attention does not have any more."""
         self.run_of: list[Run | None] = []
         """The pool's: the run in which each block is free."""
-        self._place_of: dict[int, Place] = {}
-        """By anchor, where the free blocks are that need it."""
-        self._more_places: dict[int, list[Place]] = {}
-        """The other places of an anchor that has several."""
+        self._run_of_anchor: dict[int, Run] = {}
+        """By anchor, the run with free blocks that need it."""
+        self._more_runs: dict[int, list[Run]] = {}
+        """The other runs of an anchor that has several."""
 
     def num_blocks(self, nth_group: int) -> int:
         """Different blocks that tables hold in one group."""
@@ -94,65 +99,60 @@ class Tally:
 
     def enter(self, run: Run, block_of: dict[int, int]) -> None:
         """A run of hashed blocks has become free."""
-        place_of, anchors = self._place_of, run.anchors
-        places: dict[int, Place] = dict(zip(anchors, zip(repeat(run), range(len(anchors)), strict=False), strict=True))
-        if len(places) < len(anchors):  # not all groups have the same positions: one by one
-            for position, anchor in enumerate(anchors):
-                place = run, position
-                if place_of.setdefault(anchor, place) is not place:
-                    self._more_places.setdefault(anchor, []).append(place)
+        runs, anchors = self._run_of_anchor, run.anchors
+        if runs.keys().isdisjoint(anchors):
+            runs.update(dict.fromkeys(anchors, run))
         else:
-            for anchor in place_of.keys() & anchors:
-                self._more_places.setdefault(anchor, []).append(places.pop(anchor))
-            place_of.update(places)
-        for position, anchor in enumerate(anchors):
-            if anchor not in block_of:
-                self._mark(run, position, 1)
+            for anchor in dict.fromkeys(anchors):
+                if runs.setdefault(anchor, run) is not run:
+                    self._more_runs.setdefault(anchor, []).append(run)
+        if not all(map(block_of.__contains__, anchors)):
+            for position, anchor in enumerate(anchors):
+                if anchor not in block_of:
+                    self._mark(run, position, 1)
 
     def leave(self, run: Run) -> None:
         """No block of the run is free any more."""
-        place_of, anchors = self._place_of, run.anchors
-        several = self._more_places.keys() & anchors if self._more_places else NO_KEYS
-        if not several:
-            for anchor in anchors:
-                del place_of[anchor]
+        runs, more = self._run_of_anchor, self._more_runs
+        several = more.keys() & run.anchors if more else NO_KEYS
+        if not several and len(run.anchors) == 1:
+            del runs[run.anchors[0]]
             return
-        for anchor in anchors:
-            if anchor in several:
-                self._leave_one(run, anchor)
+        for anchor in dict.fromkeys(run.anchors):
+            if anchor not in several:
+                del runs[anchor]
+                continue
+            others = more[anchor]
+            if runs[anchor] is run:
+                runs[anchor] = others.pop()
             else:
-                del place_of[anchor]
-
-    def _leave_one(self, run: Run, anchor: int) -> None:
-        others = self._more_places.get(anchor)
-        if others is None:
-            del self._place_of[anchor]
-            return
-        if self._place_of[anchor][0] is run:
-            self._place_of[anchor] = others.pop()
-        else:
-            others.remove(next(place for place in others if place[0] is run))
-        if not others:
-            del self._more_places[anchor]
+                others.remove(run)
+            if not others:
+                del more[anchor]
 
     def lose(self, keys: list[int]) -> None:
         """These keys of full attention find no block any more."""
-        if self._place_of and not self._place_of.keys().isdisjoint(keys):
-            for key in self._place_of.keys() & keys:
+        runs = self._run_of_anchor
+        if runs and not runs.keys().isdisjoint(keys):
+            for key in runs.keys() & keys:
                 self._mark_all(key, 1)
 
     def find(self, keys: list[int], block_of: dict[int, int]) -> None:
         """These keys are about to find blocks, those that have none yet."""
-        if self.num_unreachable and not self._place_of.keys().isdisjoint(keys):
-            for key in self._place_of.keys() & keys:
+        runs = self._run_of_anchor
+        if self.num_unreachable and not runs.keys().isdisjoint(keys):
+            for key in runs.keys() & keys:
                 if key not in block_of:
                     self._mark_all(key, 0)
 
     def _mark_all(self, anchor: int, is_lost: int) -> None:
-        for run, position in (self._place_of[anchor], *self._more_places.get(anchor, ())):
-            self._mark(run, position, is_lost)
+        for run in (self._run_of_anchor[anchor], *self._more_runs.get(anchor, ())):
+            for position in run.positions_of(anchor):
+                self._mark(run, position, is_lost)
 
     def _mark(self, run: Run, position: int, is_lost: int) -> None:
+        if not run.is_lost:
+            run.is_lost = bytearray(len(run.anchors))
         change = is_lost - run.is_lost[position]
         run.is_lost[position] = is_lost
         run.num_lost += change
