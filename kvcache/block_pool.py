@@ -215,7 +215,7 @@ class BlockPool:
             run_of[block] = run
         tally.num_cached += len(blocks)
         if anchors:
-            tally.enter(run, self.block_of)
+            tally.enter(run)
         self._queue.append(run)
         self._num_queued += len(blocks)
 

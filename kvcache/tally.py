@@ -97,8 +97,8 @@ class Tally:
 
     # Free blocks that need full attention's prefix.
 
-    def enter(self, run: Run, block_of: dict[int, int]) -> None:
-        """A run of hashed blocks has become free."""
+    def enter(self, run: Run) -> None:
+        """A run of hashed blocks has become free: who gives them back has full attention's until then."""
         runs, anchors = self._run_of_anchor, run.anchors
         if runs.keys().isdisjoint(anchors):
             runs.update(dict.fromkeys(anchors, run))
@@ -106,10 +106,6 @@ class Tally:
             for anchor in dict.fromkeys(anchors):
                 if runs.setdefault(anchor, run) is not run:
                     self._more_runs.setdefault(anchor, []).append(run)
-        if not all(map(block_of.__contains__, anchors)):
-            for position, anchor in enumerate(anchors):
-                if anchor not in block_of:
-                    self._mark(run, position, 1)
 
     def leave(self, run: Run) -> None:
         """No block of the run is free any more."""

@@ -53,6 +53,7 @@ class BlockTable:
         "num_cached",
         "num_slots",
         "prompt_tokens",
+        "was_freed",
     )
 
     def __init__(self, manager: "SingleTypeManager", keys: PrefixKeys, prompt_tokens: int) -> None:
@@ -70,6 +71,8 @@ class BlockTable:
         """Positions below it have been looked at for caching."""
         self.hashed: list[tuple[int, int]] = []
         """Ranges of positions whose blocks were hashed; ascending, disjoint and apart."""
+        self.was_freed = False
+        """The request was preempted before."""
 
     def mark_hashed(self, start: int, end: int) -> None:
         """Remember that the blocks at positions `start` to `end` (exclusive) are hashed."""

@@ -35,7 +35,7 @@ class FullAttentionManager(SingleTypeManager):
             ) from None
 
     # A block whose key no other request can have is hashed when it is given back, all at once: until
-    # then nobody could hit it.
+    # then nobody could hit it. Not so once the request was preempted: what it left behind may need it.
 
     def cache(self, table: BlockTable, num_tokens: int, junction: int) -> None:
         """Hash all full blocks that others may hit."""
@@ -49,9 +49,12 @@ class FullAttentionManager(SingleTypeManager):
         """Hash what was put off, then give back all blocks, so that the beginning of the request is reused last."""
         self._cache_up_to(table, num_tokens // self.block_size)
         super().free(table, num_tokens)
+        table.was_freed = True
 
     def _shared_end(self, table: BlockTable) -> int:
-        """The first position whose key is the request's own."""
+        """The first position whose key can wait."""
+        if table.was_freed:
+            return NEVER
         return table.keys.num_shared // self.units_per_block
 
     def _cache_up_to(self, table: BlockTable, end: int) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcache.block_pool import BlockPool
 from kvcache.errors import InvariantError
 from kvcache.ledger import LEDGER_PARTS
 from kvcache.manager import KVCacheManager
@@ -152,21 +153,40 @@ def slot_part(spec, readers: list[tuple[int, int, int]]) -> str:
     return "out_of_window" if any(token < computed for token, computed, _ in readers) else "empty_slots"
 
 
-def scan_free(manager: KVCacheManager, keys_of_all: list[list[int]], parts: Counter[str]) -> None:
+def scan_free(manager: "RecordingManager", keys_of_all: list[list[int]], parts: Counter[str]) -> None:
+    """A prefix is gone if full attention's block had its key once and has it no more."""
     pool, block_bytes = manager.pool, manager.layout.bytes_per_block
+    gone = pool.ever_hashed - pool.block_of.keys()
     parts["free"] += len(pool._unhashed) * block_bytes
     kinds = {offset: single for single in manager.managers for offset in single.key_offsets}
-    has_full = any(single.spec.type_key[0] == "full" for single in manager.managers)
     units = manager.scheduler_block // manager.hash_unit
     for key, _ in pool._queued():
         stride = len(manager.layout.groups)
         single, prefix = kinds[key % stride], key - key % stride
-        is_reachable = single.spec.type_key[0] == "full" or not has_full
-        for keys in () if is_reachable else keys_of_all:
-            if prefix in keys:
-                hit_end = (keys.index(prefix) // units + 1) * units
-                is_reachable |= keys[hit_end - 1] in pool.block_of
+        is_reachable = True
+        if single.is_anchored:
+            hit_ends = [(keys, (keys.index(prefix) // units + 1) * units) for keys in keys_of_all if prefix in keys]
+            is_reachable = any(keys[end - 1] not in gone for keys, end in hit_ends)
         parts[f"cached_{single.spec.kind}" if is_reachable else "unreachable"] += block_bytes
+
+
+class RecordingPool(BlockPool):
+    """Remembers every key that it was ever given."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(num_blocks)
+        self.ever_hashed: set[int] = set()
+
+    def hash_blocks(self, keys: list[int], *arguments) -> None:
+        self.ever_hashed.update(keys)
+        super().hash_blocks(keys, *arguments)
+
+
+class RecordingManager(KVCacheManager):
+    """A manager with such a pool."""
+
+    def __init__(self, layout, settings) -> None:
+        super().__init__(layout, settings, RecordingPool(layout.num_blocks))
 
 
 arrivals = st.builds(
@@ -201,7 +221,7 @@ def test_the_ledger_is_what_a_look_at_every_slot_finds(name, requests, num_block
 
     log = run(
         requests, layers=LAYERS[name], num_blocks=num_blocks, max_num_batched_tokens=16, async_scheduling=is_async,
-        reaches=tuple(dict.fromkeys(reaches)) if is_summed else (), on_planned=compare,
+        reaches=tuple(dict.fromkeys(reaches)) if is_summed else (), on_planned=compare, manager_type=RecordingManager,
     )  # fmt: skip
     assert budgets == {log.scheduler.manager.layout.pool_bytes}
 
