@@ -121,3 +121,14 @@ def test_what_is_asked_for_beside_the_semantics_holds():
 def test_a_mistaken_semantics_is_named():
     with pytest.raises(ScenarioError, match=r"--semantics: must be 'vllm' or 'document', got 'docment'"):
         scenario("gemma-3-1b", semantics="docment")
+
+
+@pytest.mark.parametrize(("model", "budget"), [("gemma-3-27b", 30 * GIB), ("jamba-v0.1", 3 * GIB)])
+def test_the_ledger_of_a_public_trace_adds_up(shared_data, model, budget):
+    """The first 600 of the Mooncake conversations, with evictions; docs/validation.md has the whole."""
+    trace = shared_data / "traces" / "mooncake_conversation.jsonl"
+    server = {"gpu": "h200", "tensor_parallel_size": 8, "kv_cache_memory_bytes": budget}
+    result = simulate(Scenario(model=model, trace=trace, num_requests=600, **server))
+    samples = result.steps[list(BYTE_COLUMNS)].dropna()
+    assert result.summary["evictions"] > 0
+    assert set(samples.sum(axis=1)) == {budget}
