@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kvcache.pool_kinds import ONE_SIZE
 from kvcache.watching import WatchedManager
 from simulator.deployment import Deployment, deploy
 from simulator.engine import arrivals_at, request_of, run_to_the_end, workload_of
@@ -47,6 +48,10 @@ def explain(
     `on_progress(now_s, num_ended)` is called now and then. Raises ScenarioError for an id that no request has.
     """
     deployment = deploy(scenario)
+    if deployment.layout.pool_kind != ONE_SIZE:
+        raise ScenarioError(
+            f"explain: knows vLLM's pool only, not --grouping {scenario.grouping} with --semantics {scenario.semantics}"
+        )
     trace = trace or workload_of(scenario)
     manager = WatchedManager(deployment.layout, deployment.cache_settings)
     scheduler = deployment.new_scheduler(manager)

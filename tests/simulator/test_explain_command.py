@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from simulator.cli import main
+from simulator.explain import explain
 from simulator.plots_story import draw_story
+from simulator.scenario import Scenario, ScenarioError
 from simulator.story_words import sections
 from tests.kvcache.pools import full, mamba, sliding
 from tests.simulator.conftest import CHUNKS_LEAVE_NO_BUDGET, Arrival
@@ -202,3 +204,11 @@ def test_a_model_that_was_read_from_a_file(kvplan):
 def test_a_mistake_is_one_line(kvplan, arguments, said):
     done = kvplan("explain", *arguments)
     assert (done.code, done.out, done.err) == (2, "", f"kvplan: {said}\n")
+
+
+@pytest.mark.parametrize("flags", [{"grouping": "two-level"}, {"semantics": "document"}])
+def test_another_pool_is_refused(flags):
+    """Its evictions go by other rules than the watched pool's."""
+    scenario = Scenario(model="gemma-3-1b", step_time_s=0.02, kv_cache_memory_bytes="2GiB", **flags)
+    with pytest.raises(ScenarioError, match="explain: knows vLLM's pool only"):
+        explain(scenario, "1")
