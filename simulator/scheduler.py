@@ -14,7 +14,7 @@ from kvcache.managers import BlockTable
 from simulator.batch import Batch
 from simulator.contexts import Reach
 from simulator.decodes import ORDER, Decodes
-from simulator.plan import NO_ORDER, Plan, SchedulerSettings
+from simulator.plan import NO_ORDER, Plan, RunWatcher, SchedulerSettings
 from simulator.request import Request
 from simulator.state_chunks import chunk_for_states
 from simulator.waiting import FcfsQueue, PriorityQueue, WaitingQueue
@@ -45,6 +45,7 @@ class Scheduler:
         """The step that was planned last."""
         self.run_trace: list[tuple[int, int]] | None = None
         """If it is a list: (free blocks, running) after each further step of a run, for who wants every step."""
+        self.run_watcher: RunWatcher | None = None
         self._in_flight: deque[Plan] = deque()
         self._next_order = 0
         self._preemptions_in_vain = 0
@@ -310,6 +311,8 @@ class Scheduler:
         decodes.contexts.advance(first, num_steps)
         self.step = first + num_steps
         self._leave_decoding(plan)
+        if self.run_watcher is not None:
+            self.run_watcher.ran_on()
 
     def _grow(self, plan: Plan, request: Request, growing: list[BlockTable]) -> None:
         """Serve a decode that is due within a run; `growing` are tables whose blocks are taken at its end."""
@@ -318,6 +321,8 @@ class Scheduler:
             growing += self.manager.reserve(request.blocks, num_tokens)
             self._come_back(plan, request)
         else:
+            if self.run_watcher is not None:
+                self.run_watcher.before_change(request, num_tokens - 1)
             self.manager.take_for(growing)
             growing.clear()
             self._extend_decode(plan, request)

@@ -1,0 +1,166 @@
+"""A pool in which each written slot carries a mark of what it should hold: content, layer and position.
+
+```
+mark of a slot      content of its token ^ number of its group ^ number of its place in the group
+                    (what and at which position)   (together: which layer)
+```
+
+Marks are real bytes of the pool, at the beginning of a token's key (or latent) and of each tensor of a
+state. They are written and read where a layer's views have these bytes.
+"""
+
+from collections.abc import Sequence
+from math import gcd
+
+import numpy as np
+
+from kvcache.errors import InvariantError, KVCacheError
+from kvcache.pages import MARK_BYTES, KVPages
+from kvcache.placement import LayerPages
+from simulator.token_content import TokenContent, mixed
+
+__all__ = ["MarkedPool", "Places", "Writer"]
+
+NOBODY = -1
+
+
+class Writer:
+    """Who wrote: a request, from its admission until it gives its blocks back."""
+
+    __slots__ = ("content", "name", "number", "num_tokens")
+
+    def __init__(self, number: int, name: str, content: TokenContent, num_tokens: int) -> None:
+        self.number = number
+        self.name = name
+        self.content = content
+        self.num_tokens = num_tokens
+
+
+class Places:
+    """Groups whose layers have their marks at the same bytes of a block."""
+
+    __slots__ = ("layers", "rows", "salts", "slot_words", "start_words", "stride_words")
+
+    def __init__(self, rows: list[int], layers: list[list[int]], bounds: list[tuple[int, int, int]], word: int) -> None:
+        """`rows` number the groups within their manager; `bounds` are (start, stride, slot) bytes of each place."""
+        self.rows = rows
+        self.layers = layers
+        """For each row, the layer of each place."""
+        starts, strides, slots = (np.array(column, dtype=np.int64)[:, None] // word for column in zip(*bounds, strict=True))
+        self.start_words = starts
+        self.stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
+        self.slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
+        self.salts = _salts(len(bounds), stream=1)[:, None]
+
+    def words(self, blocks: np.ndarray, slots: np.ndarray | int) -> np.ndarray:
+        """[places, entries]: where the marks of slots in blocks are, in words."""
+        words: np.ndarray = self.start_words + (blocks * self.stride_words + slots * self.slot_words)
+        return words
+
+    def marks(self, keys: np.ndarray) -> np.ndarray:
+        """[places, entries]: the marks, for the content of each entry in its group."""
+        return self.salts ^ keys
+
+
+class MarkedPool:
+    """The pages of a pool, who wrote last into each block, and up to where a block was read back as it should be."""
+
+    def __init__(self, pages: KVPages, managers_groups: Sequence[range]) -> None:
+        """Raise KVCacheError where a slot is too small for a mark."""
+        placement = pages.placement
+        self.layers_of = [placement.of_group(group) for groups in managers_groups for group in groups]
+        bounds = [_bounds(layers) for layers in self.layers_of]
+        word = gcd(MARK_BYTES, *(number for group in bounds for numbers in group for number in numbers))
+        self.words = pages.words(word)
+        self.group_salts = _salts(len(bounds), stream=2)
+        self.places = [_alike(groups, bounds, self.layers_of, word) for groups in managers_groups]
+        self.writer = np.full(placement.num_blocks, NOBODY, dtype=np.int64)
+        self.seen = np.zeros(placement.num_blocks, dtype=np.int64)
+        """By block: the key of the last token that was read back from it, all before that one being right."""
+        self.writers: dict[int, Writer] = {}
+        self.num_written = self.num_read = 0
+        """Marks."""
+        self._next_prune = 2 * placement.num_blocks
+
+    @property
+    def num_touched(self) -> int:
+        """Blocks that were ever written."""
+        return int((self.writer != NOBODY).sum())
+
+    def add_writer(self, writer: Writer) -> None:
+        """Remember a request until nothing that it wrote is left."""
+        self.writers[writer.number] = writer
+        if len(self.writers) > self._next_prune:
+            left = set(self.writer.tolist())
+            self.writers = {n: w for n, w in self.writers.items() if n in left or n == writer.number}
+            self._next_prune = len(self.writers) + 2 * len(self.writer)
+
+    def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
+        """Write marks; arrays of one entry per slot (and group)."""
+        words = places.words(blocks, slots)
+        self.words.write(words, places.marks(keys))
+        self.num_written += words.size
+
+    def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
+        """Whether any mark differs from what it should be."""
+        words = places.words(blocks, slots)
+        self.num_read += words.size
+        return self.words.differ(words, places.marks(keys))
+
+    def first_wrong(
+        self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
+    ) -> tuple[int, int, int]:
+        """(place, entry, mark found) of the first mark that is wrong."""
+        found, marks = self.words.read(places.words(blocks, slots)), places.marks(keys)
+        place, entry = np.argwhere(found != marks)[0]
+        return int(place), int(entry), int(found[place, entry])
+
+    def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
+        """The error for a mark that is not its reader's; `where` says what should be there."""
+        return InvariantError(f"own-marks: request {reader} reads {where} and finds {self._describe(block, found)}")
+
+    def _describe(self, block: int, found: int) -> str:
+        """Who wrote what was found in a block."""
+        writer = self.writers.get(int(self.writer[block]))
+        if writer is None:
+            return "what nobody has written"
+        marks = writer.content.marks(writer.num_tokens)
+        for group, layers in enumerate(self.layers_of):
+            salts = _salts(len(_bounds(layers)), stream=1)
+            per_layer = len(salts) // len(layers)
+            for place, salt in enumerate(salts):
+                (positions,) = np.nonzero(marks == found ^ int(salt) ^ int(self.group_salts[group]))
+                if len(positions):
+                    layer = layers[place // per_layer].layer
+                    return f"what request {writer.name} wrote for token {positions[0]} of layer {layer}"
+        return f"what somebody wrote before request {writer.name}, the last that wrote into the block"
+
+
+def _salts(count: int, stream: int) -> np.ndarray:
+    return mixed(np.arange(count, dtype=np.uint64) + np.uint64(stream << 32)).view(np.int64)
+
+
+def _bounds(layers: Sequence[LayerPages]) -> list[tuple[int, int, int]]:
+    """(start, stride, slot) bytes of the marks of each layer: one in a token's first part, one in each part of a state."""
+    bounds = []
+    for pages in layers:
+        per_token = pages.parts[0].name in ("key", "latent", "bytes")
+        for part in pages.parts[:1] if per_token else pages.parts:
+            slot_bytes = part.num_bytes // pages.block_size if per_token else 0
+            if (slot_bytes if per_token else part.num_bytes) < MARK_BYTES:
+                raise KVCacheError(
+                    f"--back-with: the {part.name} of layer {pages.layer} has no room for a mark of {MARK_BYTES} bytes"
+                )
+            bounds.append((pages.start_bytes + part.offset_bytes, pages.stride_bytes, slot_bytes))
+    return bounds
+
+
+def _alike(groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]], word: int) -> list[Places]:
+    """The groups of one manager, those with their marks at equal places together."""
+    rows_of: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
+    for row, group in enumerate(groups):
+        rows_of.setdefault(tuple(bounds[group]), []).append(row)
+    return [
+        Places(rows, [[pages.layer for pages in layers[groups[row]] for _ in range(len(key) // len(layers[groups[row]]))] for row in rows], list(key), word)
+        for key, rows in rows_of.items()
+    ]

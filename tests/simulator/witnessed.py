@@ -1,0 +1,73 @@
+"""Scenarios of the conformance tests, replayed with a witness."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from kvcache.pages import KVPages
+from kvcache.placement import BLOCK_OUTERMOST, LAYER_OUTERMOST
+from simulator.engine import run_to_the_end
+from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.scheduler import Scheduler
+from simulator.token_content import TokenContent
+from simulator.witness import Witness
+from tests.conformance.replay import GENERATED_TOKEN, ChainedIds, RowWriter, build, layer_specs, request_of
+from tests.simulator.conftest import OneStepAtATime
+
+__all__ = ["Names", "replay_with_witness"]
+
+
+class Names:
+    """Ids for the tokens of scenarios: equal ids where all tokens up to there are equal."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, object], int] = {}
+
+    def of(self, row: dict[str, Any], output: list[int]) -> list[int]:
+        """One id for each token that others may share; the others are the request's own."""
+        parent, ids = 0, []
+        for token in self._tokens(row, output):
+            parent = self._numbers.setdefault((parent, token), len(self._numbers) + 1)
+            ids.append(parent)
+        return ids
+
+    @staticmethod
+    def _tokens(row: dict[str, Any], output: list[int]) -> Iterable[object]:
+        if "prompt" in row:
+            return [*row["prompt"], *output]
+        size = row.get("hash_block", 512)
+        hash_ids = row["hash_ids"][: row["input_length"] // size]
+        named = [(number, size, place) for number in hash_ids for place in range(size)]
+        return [*named, *output] if len(named) == row["input_length"] else named
+
+
+def replay_with_witness(
+    scenario: dict[str, Any],
+    *,
+    rereads: bool = True,
+    one_by_one: bool = True,
+    order: str = LAYER_OUTERMOST,
+    on_ready: Any = lambda scheduler, witness: None,
+) -> tuple[Witness, int]:
+    """The witness of a whole replay, and the steps that ran."""
+    layout, scheduler = build(scenario)
+    pages = KVPages(layout, order=order, specs=layer_specs(scenario))
+    writer = RowWriter(None)
+    witness = Witness(pages, scheduler, writer, rereads=rereads)
+    chained, names = ChainedIds(scheduler.manager.hash_unit), Names()
+    rows = sorted(scenario["requests"], key=lambda row: row.get("arrive_step", 0))
+    requests = []
+    for serial, row in enumerate(rows):
+        request = request_of(serial, row, scheduler, chained)
+        output = row["output"] if isinstance(row["output"], list) else [GENERATED_TOKEN] * row["output"]
+        witness.expect(request, TokenContent(names.of(row, output), 1, serial))
+        requests.append(request)
+    on_ready(scheduler, witness)
+    step_times: StepTimes = ConstantStepTimes(1.0)
+    if one_by_one:
+        step_times = OneStepAtATime(step_times)
+    run_to_the_end(scheduler, step_times, iter(requests), writer_of(witness), planning_s=1.0)
+    return witness, writer.num_steps
+
+
+def writer_of(witness: Witness) -> Witness:
+    return witness
