@@ -9,7 +9,7 @@ Marks are real bytes of the pool, at the beginning of a token's key (or latent) 
 state. They are written and read where a layer's views have these bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import gcd
 
 import numpy as np
@@ -22,6 +22,13 @@ from simulator.token_content import TokenContent, mixed
 __all__ = ["MarkedPool", "Places", "Writer"]
 
 NOBODY = -1
+MOST_AT_ONCE = 1 << 14
+"""Marks: with more, what is worked out for them would have to come from main memory, at three times the cost."""
+
+FEW = 12
+"""Blocks that are counted faster one by one."""
+
+Marks = tuple[np.ndarray, np.ndarray]
 
 
 class Writer:
@@ -52,14 +59,14 @@ class Places:
         self.slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
         self.salts = _salts(len(bounds), stream=1)[:, None]
 
-    def words(self, blocks: np.ndarray, slots: np.ndarray | int) -> np.ndarray:
-        """[places, entries]: where the marks of slots in blocks are, in words."""
-        words: np.ndarray = self.start_words + (blocks * self.stride_words + slots * self.slot_words)
-        return words
-
-    def marks(self, keys: np.ndarray) -> np.ndarray:
-        """[places, entries]: the marks, for the content of each entry in its group."""
-        return self.salts ^ keys
+    def marks(self, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> Iterator[Marks]:
+        """(where, what) of the marks of slots in blocks, in parts that fit into a processor's cache."""
+        words = blocks * self.stride_words + slots * self.slot_words
+        if len(self.salts) * len(blocks) <= MOST_AT_ONCE:
+            yield self.start_words + words, self.salts ^ keys
+            return
+        for place, (start, salt) in enumerate(zip(self.start_words, self.salts, strict=True)):
+            yield start + words[place % len(words)], salt ^ keys
 
 
 class MarkedPool:
@@ -77,6 +84,8 @@ class MarkedPool:
         self.writer = np.full(placement.num_blocks, NOBODY, dtype=np.int64)
         self.seen = np.zeros(placement.num_blocks, dtype=np.int64)
         """By block: the key of the last token that was read back from it, all before that one being right."""
+        self.holders = np.zeros(placement.num_blocks, dtype=np.int64)
+        """By block: how many places of the living requests' tables name it, states apart."""
         self.writers: dict[int, Writer] = {}
         self.num_written = self.num_read = 0
         """Marks."""
@@ -95,25 +104,38 @@ class MarkedPool:
             self.writers = {n: w for n, w in self.writers.items() if n in left or n == writer.number}
             self._next_prune = len(self.writers) + 2 * len(self.writer)
 
+    def count_holders(self, blocks: list[int], change: int) -> None:
+        """So many more places of block tables name each of these blocks, as often as it is listed."""
+        if len(blocks) > FEW:
+            np.add.at(self.holders, np.array(blocks, dtype=np.int64), change)
+        else:
+            for block in blocks:
+                self.holders[block] += change
+
     def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
         """Write marks; arrays of one entry per slot (and group)."""
-        words = places.words(blocks, slots)
-        self.words.write(words, places.marks(keys))
-        self.num_written += words.size
+        for words, marks in places.marks(blocks, slots, keys):
+            self.words.write(words, marks)
+        self.num_written += len(places.salts) * len(blocks)
 
     def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
         """Whether any mark differs from what it should be."""
-        words = places.words(blocks, slots)
-        self.num_read += words.size
-        return self.words.differ(words, places.marks(keys))
+        self.num_read += len(places.salts) * len(blocks)
+        return any([self.words.differ(words, marks) for words, marks in places.marks(blocks, slots, keys)])
 
     def first_wrong(
         self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
     ) -> tuple[int, int, int]:
         """(place, entry, mark found) of the first mark that is wrong."""
-        found, marks = self.words.read(places.words(blocks, slots)), places.marks(keys)
-        place, entry = np.argwhere(found != marks)[0]
-        return int(place), int(entry), int(found[place, entry])
+        number = 0
+        for words, marks in places.marks(blocks, slots, keys):
+            found = self.words.read(words)
+            wrong = np.argwhere(np.atleast_2d(found != marks))
+            if len(wrong):
+                place, entry = wrong[0].tolist()
+                return number + place, entry, int(np.atleast_2d(found)[place, entry])
+            number += 1
+        raise ValueError("no mark is wrong")
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
         """The error for a mark that is not its reader's; `where` says what should be there."""

@@ -19,7 +19,7 @@ from simulator.replica import StepObserver
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 from simulator.token_content import TokenContent
-from simulator.witness_tables import Life, Span, StateTables, Tables, TokenTables
+from simulator.witness_tables import Life, Span, StateTables, Step, Tables, TokenTables
 
 __all__ = ["Witness"]
 
@@ -61,11 +61,9 @@ class Witness:
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
         """Do what the planned step does."""
         self._observer.planned(start_s, scheduler, batch)
-        plan, running, lives = scheduler.plan, scheduler.running, self._lives
+        plan = scheduler.plan
         for request in plan.rejected:
             self._content.pop(id(request), None)
-        for order in [order for order in lives if order not in running]:
-            del lives[order]
         num_new = {request.order: num_tokens for request, num_tokens in plan.chunks}
         self._do_all(num_new)
 
@@ -89,7 +87,11 @@ class Witness:
 
     def _do_all(self, num_new: Mapping[int, int]) -> None:
         """Do what every running request has computed since it was last looked at."""
-        lives, spans = self._lives, []
+        lives, running, spans = self._lives, self._scheduler.running, []
+        for order in [order for order in lives if order not in running]:
+            for tables in self._tables:
+                tables.forget(lives[order])
+            del lives[order]
         for request, num_computed in self._scheduler.contexts_after_step():
             life = lives.get(request.order)
             if life is None:
@@ -108,15 +110,20 @@ class Witness:
 
     def _do(self, spans: Sequence[Span]) -> None:
         self.num_looks += 1
-        all_tables = self._tables
+        step, all_tables = Step(spans), self._tables
         for tables in all_tables:
-            tables.before(spans)
+            tables.before(step)
         for tables in all_tables:
             tables.write()
-        for tables in all_tables:
-            tables.after()
-        if self._rereads or not all(tables.is_intact() for tables in all_tables):
-            for tables in all_tables:
-                tables.reread()
+        is_intact = all([tables.after() for tables in all_tables])
         for life, _, end, _ in spans:
             life.written = end
+        if self._rereads or not is_intact:
+            doing = {id(span.life) for span in spans}
+            running = self._scheduler.running
+            others = [life for order, life in self._lives.items() if id(life) not in doing and order in running]
+            if is_intact:
+                others = []
+            spans = [*spans, *(Span(life, life.written, life.written, life.written) for life in others)]
+            for tables in all_tables:
+                tables.reread(spans)

@@ -19,10 +19,10 @@ import numpy as np
 from kvcache.errors import InvariantError
 from kvcache.managers import BlockTable, SingleTypeManager
 from kvcache.managers.mamba import StateTable
-from kvcache.specs import KVCacheSpec, cdiv
+from kvcache.specs import KVCacheSpec
 from simulator.marked_pool import MarkedPool, Places, Writer
 
-__all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Tables", "TokenTables"]
+__all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
 
 FIRST_READ: dict[str, Callable[..., int]] = {
     "full": lambda spec, start: 0,
@@ -31,6 +31,10 @@ FIRST_READ: dict[str, Callable[..., int]] = {
     "chunked": lambda spec, start: start // spec.chunk * spec.chunk,
 }
 """By attention type: the first token that the query at position `start` attends to."""
+
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Blocks, slots in them and keys, one after the other."""
 
 
 class Life:
@@ -48,6 +52,19 @@ class Life:
         """Tokens whose keys, values and states exist."""
 
 
+class _Held:
+    """A table as it was seen last."""
+
+    __slots__ = ("blocks", "first", "ids")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.first = 0
+        """Position of the first held block."""
+        self.blocks = np.empty(0, dtype=np.int64)
+        """`ids`, [positions x groups]."""
+
+
 class Span(NamedTuple):
     """What one request computes in a step, or in a row of steps: tokens `start` to `end` (exclusive)."""
 
@@ -58,68 +75,61 @@ class Span(NamedTuple):
     """The first token that the last of the steps computes."""
 
 
+class Tokens:
+    """Tokens of several requests, one request after the other."""
+
+    __slots__ = ("counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
+
+    def __init__(self, lives: Sequence[Life], firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """Those from `firsts` to `ends` (exclusive) of each."""
+        self.lives = lives
+        self.firsts = np.array(firsts)
+        self.ends = np.array(ends)
+        self.counts = self.ends - self.firsts
+        shifts = self.firsts - np.cumsum(self.counts) + self.counts
+        self.positions = np.arange(self.counts.sum()) + np.repeat(shifts, self.counts)
+        spans = zip(lives, firsts, ends, strict=True)
+        self.marks = np.concatenate([life.marks[first:end] for life, first, end in spans])
+        self.numbers = [life.writer.number for life in lives]
+
+    def owner(self, token: int) -> tuple[Life, int]:
+        """Whose token it is, and its position."""
+        number = int(np.searchsorted(np.cumsum(self.counts), token, side="right"))
+        return self.lives[number], int(self.positions[token])
+
+
+class Step:
+    """What a step computes."""
+
+    __slots__ = ("queries", "spans", "tokens")
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        lives, starts, ends, queries = zip(*spans, strict=True)
+        self.tokens = Tokens(lives, starts, ends)
+        self.queries = np.array(queries)
+
+
 class Tables(Protocol):
     """The block tables of one manager, as one step uses them."""
 
     def must_look(self, life: Life, num_computed: int) -> bool:
         """Whether what was computed up to now would be out of reach once the table has changed."""
 
-    def before(self, spans: Sequence[Span]) -> None:
+    def before(self, step: Step) -> None:
         """Look at the tables, and read what is read before anything is written."""
 
     def write(self) -> None:
         """Write what the step computes."""
 
-    def after(self) -> None:
-        """Read back what was written."""
+    def after(self) -> bool:
+        """Read it back; whether it was written into blocks of which nobody else reads."""
 
-    def is_intact(self) -> bool:
-        """Whether all that the step reads was read back after it was last written, and was right."""
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read all that these spans read."""
 
-    def reread(self) -> None:
-        """Read all that the step reads."""
-
-
-class _Held:
-    """A table as it was seen last, with what its blocks should hold."""
-
-    __slots__ = ("blocks", "expected", "filled", "first", "ids")
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self.first = 0
-        """Position of the first held block."""
-        self.blocks = self.expected = np.empty(0, dtype=np.int64)
-        """[positions x groups]: ids, and keys of the last token in each block."""
-        self.filled = 0
-        """Positions before it have their final key."""
-
-    def look(self, table: BlockTable, num_groups: int) -> None:
-        """Take over what has changed."""
-        ids, first = table.ids, table.first_held
-        if first == self.first and ids == self.ids:
-            return
-        dropped = (first - self.first) * num_groups
-        kept = self.ids[dropped:] if dropped >= 0 else []
-        if kept and ids[: len(kept)] == kept:
-            new = np.array(ids[len(kept) :], dtype=np.int64)
-            self.blocks = np.concatenate((self.blocks[dropped:], new))
-            self.expected = np.concatenate((self.expected[dropped:], new))
-        else:
-            self.blocks = np.array(ids, dtype=np.int64)
-            self.expected, self.filled = self.blocks.copy(), first
-        self.ids, self.first = ids.copy(), first
-
-    def expect(self, life: Life, end: int, block_size: int, salts: np.ndarray) -> None:
-        """The blocks should hold the request's tokens up to `end`."""
-        low, high = max(self.first, self.filled), cdiv(end, block_size)
-        if high - low == 1:
-            keys = life.marks[min(high * block_size, end) - 1] ^ salts
-        else:
-            last = np.minimum(np.arange(low + 1, high + 1) * block_size, end) - 1
-            keys = (life.marks[last][:, None] ^ salts).ravel()
-        self.expected[(low - self.first) * len(salts) : (high - self.first) * len(salts)] = keys
-        self.filled = end // block_size
+    def forget(self, life: Life) -> None:
+        """A request holds no blocks any more."""
 
 
 class _Slots(NamedTuple):
@@ -142,86 +152,99 @@ class TokenTables:
         self._salts = pool.group_salts[manager.groups.start : manager.groups.stop]
         self._rows = np.arange(manager.num_groups)[:, None]
         self._first_read = FIRST_READ[manager.spec.kind]
-        self._spans: Sequence[Span] = ()
+        self._tokens: Tokens | None = None
         self._written: _Slots | None = None
-        self._was_intact = True
+        self._entries: list[Entries] = []
+        self._hits_are_seen = True
 
     def must_look(self, life: Life, num_computed: int) -> bool:
         """Whether tokens that are not written yet have left the reach."""
         return self._first_read(self._spec, num_computed) > life.written
 
-    def before(self, spans: Sequence[Span]) -> None:
-        """Look at the tables; the beginnings of blocks that are filled further must be intact."""
-        self._spans = spans
+    def before(self, step: Step) -> None:
+        """Look at the tables."""
+        self._tokens, self._hits_are_seen = step.tokens, True
+        self._look(step.spans)
+
+    def _look(self, spans: Sequence[Span]) -> None:
         nth, size, num_groups = self._nth, self._block_size, self._num_groups
-        tail_blocks, tail_keys = [], []
         for life, start, end, query in spans:
             table, held = life.tables[nth], life.held[nth]
-            held.look(table, num_groups)
-            if held.first * size > self._first_read(self._spec, query):
+            if table.first_held != held.first or table.ids != held.ids:
+                self._take_over(life, table, start)
+            if held.first and held.first * size > self._first_read(self._spec, query):
                 raise self._out_of_reach(life, self._first_read(self._spec, query), "its block was given back")
-            if (held.first + len(held.blocks) // num_groups) * size < end:
+            if held.first * size + len(held.ids) // num_groups * size < end:
                 raise self._out_of_reach(life, end - 1, "it has no block")
-            if start % size and held.filled == start // size >= held.first:
-                tail = slice((start // size - held.first) * num_groups, (start // size - held.first + 1) * num_groups)
-                tail_blocks.append(held.blocks[tail])
-                tail_keys.append(held.expected[tail])
-            held.expect(life, end, size, self._salts)
-        self._was_intact = self._are_seen(tail_blocks, tail_keys)
+
+    def _take_over(self, life: Life, table: BlockTable, start: int) -> None:
+        """Remember what a table holds now; of blocks from before the step somebody must have seen what is in them."""
+        held, num_groups, pool = life.held[self._nth], self._num_groups, self._pool
+        ids, first = table.ids, table.first_held
+        dropped = (first - held.first) * num_groups
+        kept = held.ids[dropped:] if dropped >= 0 else []
+        if not kept or ids[: len(kept)] != kept:
+            dropped, kept = len(held.ids), []
+        new = np.array(ids[len(kept) :], dtype=np.int64)
+        pool.count_holders(held.ids[:dropped], -1)
+        pool.count_holders(ids[len(kept) :], 1)
+        held.blocks = np.concatenate((held.blocks[dropped:], new))
+        held.ids, held.first = ids.copy(), first
+        new_first = first + len(kept) // num_groups
+        if new_first >= start // self._block_size:
+            return
+        last = np.arange(new_first + 1, start // self._block_size + 1) * self._block_size - 1
+        keys = (life.marks[last][:, None] ^ self._salts).ravel()
+        self._hits_are_seen &= bool((pool.seen[new[: len(keys)]] == keys).all())
 
     def write(self) -> None:
         """Write the marks of all new tokens."""
-        spans, pool = self._spans, self._pool
-        self._written = written = self._slots(spans, [span.start for span in spans])
-        writers = np.repeat([span.life.writer.number for span in spans], [span.end - span.start for span in spans])
-        pool.writer[written.blocks] = writers
-        for places in pool.places[self._nth]:
-            pool.write(places, *self._of(places, written))
+        assert self._tokens is not None
+        tokens, pool = self._tokens, self._pool
+        self._written = written = self._slots(tokens)
+        pool.writer[written.blocks] = np.repeat(tokens.numbers, tokens.counts)
+        self._entries = [self._of(places, written) for places in pool.places[self._nth]]
+        for places, entries in zip(pool.places[self._nth], self._entries, strict=True):
+            pool.write(places, *entries)
 
-    def after(self) -> None:
+    def after(self) -> bool:
         """Read them back; now these blocks are known to hold what they should."""
+        assert self._tokens is not None
         assert self._written is not None
         written = self._written
-        self._verify(self._spans, [span.start for span in self._spans], written)
+        self._verify(self._tokens, written, self._entries)
         self._pool.seen[written.blocks] = written.keys  # of a block's tokens the last one counts
+        return self._hits_are_seen and bool((self._pool.holders[written.blocks] == 1).all())
 
-    def is_intact(self) -> bool:
-        """Whether nobody has written into the held blocks since they were read back."""
-        blocks, keys = [], []
-        for life, _, end, _ in self._spans:
-            held = life.held[self._nth]
-            num_held = (cdiv(end, self._block_size) - held.first) * self._num_groups
-            blocks.append(held.blocks[:num_held])
-            keys.append(held.expected[:num_held])
-        return self._was_intact and self._are_seen(blocks, keys)
-
-    def _are_seen(self, blocks: list[np.ndarray], keys: list[np.ndarray]) -> bool:
-        return not blocks or bool((self._pool.seen[np.concatenate(blocks)] == np.concatenate(keys)).all())
-
-    def reread(self) -> None:
-        """Read all tokens that the step attends to."""
-        spans = self._spans
-        firsts = [self._first_read(self._spec, span.query) for span in spans]
-        slots = self._slots(spans, firsts)
-        self._verify(spans, firsts, slots)
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read all tokens that are attended to."""
+        self._look(spans)
+        lives, _, ends, queries = zip(*spans, strict=True)
+        tokens = Tokens(lives, [self._first_read(self._spec, query) for query in queries], ends)
+        slots = self._slots(tokens)
+        self._verify(tokens, slots, [self._of(places, slots) for places in self._pool.places[self._nth]])
         self._pool.seen[slots.blocks] = slots.keys
 
-    def _slots(self, spans: Sequence[Span], firsts: list[int]) -> _Slots:
-        """The slots of each span's tokens from its first on, in every group."""
-        size, num_groups = self._block_size, self._num_groups
-        held = [span.life.held[self._nth] for span in spans]
-        starts = np.array(firsts)
-        counts = np.array([span.end for span in spans]) - starts
-        lengths = np.array([len(each.blocks) for each in held])
-        # Where a table's position 0 would be, if all tables stood one behind the other.
-        origins = np.cumsum(lengths) - lengths - np.array([each.first for each in held]) * num_groups
-        positions = np.arange(counts.sum()) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-        entries = np.repeat(origins, counts) + positions // size * num_groups
-        blocks = np.concatenate([each.blocks for each in held])[entries + self._rows]
-        marks = np.concatenate([span.life.marks[first : span.end] for span, first in zip(spans, firsts, strict=True)])
-        return _Slots(blocks, positions % size, marks ^ self._salts[:, None])
+    def forget(self, life: Life) -> None:
+        """Nobody reads the request's blocks any more."""
+        self._pool.count_holders(life.held[self._nth].ids, -1)
 
-    def _of(self, places: Places, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _slots(self, tokens: Tokens) -> _Slots:
+        """The slots of tokens in every group."""
+        size, num_groups = self._block_size, self._num_groups
+        first, high = tokens.firsts // size, (tokens.ends + size - 1) // size
+        parts = []
+        for life, low, end in zip(tokens.lives, first.tolist(), high.tolist(), strict=True):
+            held = life.held[self._nth]
+            parts.append(held.blocks[(low - held.first) * num_groups : (end - held.first) * num_groups])
+        lengths = (high - first) * num_groups
+        # Where a table's position 0 would be in the parts, one behind the other.
+        origins = np.cumsum(lengths) - lengths - first * num_groups
+        entries = np.repeat(origins, tokens.counts) + tokens.positions // size * num_groups
+        blocks = np.concatenate(parts)[entries + self._rows]
+        return _Slots(blocks, tokens.positions % size, tokens.marks ^ self._salts[:, None])
+
+    def _of(self, places: Places, slots: _Slots) -> Entries:
         """The slots of those groups that have their marks at these places, one behind the other."""
         rows = places.rows
         if len(rows) == self._num_groups:
@@ -231,19 +254,16 @@ class TokenTables:
         offsets = slots.slots if len(rows) == 1 else np.tile(slots.slots, len(rows))
         return blocks.ravel(), offsets, keys.ravel()
 
-    def _verify(self, spans: Sequence[Span], firsts: list[int], slots: _Slots) -> None:
-        for places in self._pool.places[self._nth]:
-            entries = self._of(places, slots)
+    def _verify(self, tokens: Tokens, slots: _Slots, all_entries: Sequence[Entries]) -> None:
+        for places, entries in zip(self._pool.places[self._nth], all_entries, strict=True):
             if not self._pool.are_wrong(places, *entries):
                 continue
             place, entry, found = self._pool.first_wrong(places, *entries)
             row, column = divmod(entry, len(slots.slots))
-            ends = np.cumsum([span.end - first for span, first in zip(spans, firsts, strict=True)])
-            number = int(np.searchsorted(ends, column, side="right"))
-            position = spans[number].end - (int(ends[number]) - column)
+            life, position = tokens.owner(column)
             block, layer = int(entries[0][entry]), places.layers[row][place]
             where = f"token {position} of layer {layer} in block {block}, slot {slots.slots[column]},"
-            raise self._pool.wrong_mark(spans[number].life.writer.name, block, found, where)
+            raise self._pool.wrong_mark(life.writer.name, block, found, where)
 
     def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
         return InvariantError(
@@ -286,8 +306,9 @@ class StateTables:
         """Where the state that stands for so many tokens is."""
         return (num_tokens - 1) // self._block_size
 
-    def before(self, spans: Sequence[Span]) -> None:
+    def before(self, step: Step) -> None:
         """Read the states that the step starts from."""
+        spans = step.spans
         self._sources = [self._state(life, start) for life, start, _, _ in spans if start]
         self._targets = [self._state(life, end) for life, _, end, _ in spans]
         self._left_alone = [
@@ -305,21 +326,21 @@ class StateTables:
         for places in self._pool.places[self._nth]:
             self._pool.write(places, blocks[:, places.rows].ravel(), 0, keys[:, places.rows].ravel())
 
-    def after(self) -> None:
+    def after(self) -> bool:
         """Read them back; a state that was copied must be what it was."""
         self._verify(self._targets)
         self._verify(self._left_alone)
         blocks, keys = self._joined(self._targets)
         self._pool.seen[blocks] = keys
+        return not self._pool.holders[blocks].any()
 
-    def is_intact(self) -> bool:
-        """Everything was read in this step."""
-        return True
-
-    def reread(self) -> None:
-        """Read the states again, after all others have written."""
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read the states of the step again, after all others have written."""
         self._verify(self._targets)
         self._verify(self._left_alone)
+
+    def forget(self, life: Life) -> None:
+        """States are read in every step: nothing is remembered of them."""
 
     def _state(self, life: Life, num_tokens: int) -> _State:
         table, position = life.tables[self._nth], self._position(num_tokens)
