@@ -1,19 +1,23 @@
 """Scenarios of the conformance tests, replayed with a witness."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from kvcache.pages import KVPages
-from kvcache.placement import BLOCK_OUTERMOST, LAYER_OUTERMOST
+from kvcache.placement import LAYER_OUTERMOST
+from simulator.batch import Batch
 from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.marked_pool import MarkedPool
+from simulator.request import Request
 from simulator.scheduler import Scheduler
 from simulator.token_content import TokenContent
 from simulator.witness import Witness
-from tests.conformance.replay import GENERATED_TOKEN, ChainedIds, RowWriter, build, layer_specs, request_of
+from tests.conformance.replay import GENERATED_TOKEN, ChainedIds, build, layer_specs, request_of
 from tests.simulator.conftest import OneStepAtATime
 
-__all__ = ["Names", "replay_with_witness"]
+__all__ = ["Replayed", "replay_with_witness"]
 
 
 class Names:
@@ -40,34 +44,47 @@ class Names:
         return [*named, *output] if len(named) == row["input_length"] else named
 
 
+@dataclass
+class Replayed:
+    """A run that is over."""
+
+    pool: MarkedPool
+    requests: list[Request]
+    num_steps: int
+    num_tokens: int
+    """Computed in these steps."""
+
+
+class _Log:
+    """Counts steps and tokens."""
+
+    num_steps = num_tokens = 0
+
+    def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
+        pass
+
+    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
+        self.num_steps += num_steps
+        self.num_tokens += num_steps * batch.num_tokens
+
+
 def replay_with_witness(
-    scenario: dict[str, Any],
-    *,
-    rereads: bool = True,
-    one_by_one: bool = True,
-    order: str = LAYER_OUTERMOST,
-    on_ready: Any = lambda scheduler, witness: None,
-) -> tuple[Witness, int]:
-    """The witness of a whole replay, and the steps that ran."""
+    scenario: dict[str, Any], *, rereads: bool = True, one_by_one: bool = True, order: str = LAYER_OUTERMOST
+) -> Replayed:
+    """Replay a scenario to its end; every step by itself, unless rows of equal steps may stay rows."""
     layout, scheduler = build(scenario)
+    log = _Log()
     pages = KVPages(layout, order=order, specs=layer_specs(scenario))
-    writer = RowWriter(None)
-    witness = Witness(pages, scheduler, writer, rereads=rereads)
+    witness = Witness(pages, scheduler, log, rereads=rereads)
     chained, names = ChainedIds(scheduler.manager.hash_unit), Names()
-    rows = sorted(scenario["requests"], key=lambda row: row.get("arrive_step", 0))
     requests = []
-    for serial, row in enumerate(rows):
+    for serial, row in enumerate(sorted(scenario["requests"], key=lambda row: row.get("arrive_step", 0))):
         request = request_of(serial, row, scheduler, chained)
         output = row["output"] if isinstance(row["output"], list) else [GENERATED_TOKEN] * row["output"]
         witness.expect(request, TokenContent(names.of(row, output), 1, serial))
         requests.append(request)
-    on_ready(scheduler, witness)
     step_times: StepTimes = ConstantStepTimes(1.0)
     if one_by_one:
         step_times = OneStepAtATime(step_times)
-    run_to_the_end(scheduler, step_times, iter(requests), writer_of(witness), planning_s=1.0)
-    return witness, writer.num_steps
-
-
-def writer_of(witness: Witness) -> Witness:
-    return witness
+    run_to_the_end(scheduler, step_times, iter(requests), witness, planning_s=1.0)
+    return Replayed(witness.pool, requests, log.num_steps, log.num_tokens)
