@@ -120,7 +120,9 @@ def _common_pages(pages_of: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """The pages of each buffer: those of the largest group, with which all others must agree."""
     largest = max(pages_of, key=len, default=())
     if any(page != of_buffer for pages in pages_of for page, of_buffer in zip(pages, largest, strict=False)):
-        raise KVCacheError(f"groups with pages of different bytes share no buffers: they are laid out {BLOCK_OUTERMOST}")
+        raise KVCacheError(
+            f"groups with pages of different bytes share no buffers: they are laid out {BLOCK_OUTERMOST}"
+        )
     return largest
 
 
@@ -142,7 +144,9 @@ def parts_of(spec: KVCacheSpec) -> tuple[Part, ...]:
 
 
 def _state_parts(spec: MambaSpec) -> tuple[Part, ...]:
-    names = ("convolution", "recurrent") if len(spec.shapes) == 2 else [f"state {nth}" for nth in range(len(spec.shapes))]
+    names = (
+        ("convolution", "recurrent") if len(spec.shapes) == 2 else [f"state {nth}" for nth in range(len(spec.shapes))]
+    )
     for aligned in (True, False):  # without padding there may be no room to align; such parts have no typed view
         parts: list[Part] = []
         end = 0

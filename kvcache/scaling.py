@@ -31,7 +31,7 @@ def thinned(layout: KVCacheLayout, fraction: float) -> tuple[KVCacheLayout, int]
     try:
         groups = tuple(_thin_group(group, divisor) for group in layout.groups)
     except ValueError as error:
-        raise KVCacheError(f"pages cannot be divided by {divisor}: {error}") from None
+        raise KVCacheError(f"--pool-fraction: pages cannot be divided by {divisor}: {error}") from None
     return replace(layout, groups=groups), divisor
 
 

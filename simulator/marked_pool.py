@@ -34,7 +34,7 @@ Marks = tuple[np.ndarray, np.ndarray]
 class Writer:
     """Who wrote: a request, from its admission until it gives its blocks back."""
 
-    __slots__ = ("content", "name", "number", "num_tokens")
+    __slots__ = ("content", "name", "num_tokens", "number")
 
     def __init__(self, number: int, name: str, content: TokenContent, num_tokens: int) -> None:
         self.number = number
@@ -53,7 +53,9 @@ class Places:
         self.rows = rows
         self.layers = layers
         """For each row, the layer of each place."""
-        starts, strides, slots = (np.array(column, dtype=np.int64)[:, None] // word for column in zip(*bounds, strict=True))
+        starts, strides, slots = (
+            np.array(column, dtype=np.int64)[:, None] // word for column in zip(*bounds, strict=True)
+        )
         self.start_words = starts
         self.stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
         self.slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
@@ -121,20 +123,19 @@ class MarkedPool:
     def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
         """Whether any mark differs from what it should be."""
         self.num_read += len(places.salts) * len(blocks)
-        return any([self.words.differ(words, marks) for words, marks in places.marks(blocks, slots, keys)])
+        differ = [self.words.differ(words, marks) for words, marks in places.marks(blocks, slots, keys)]
+        return any(differ)
 
     def first_wrong(
         self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
     ) -> tuple[int, int, int]:
         """(place, entry, mark found) of the first mark that is wrong."""
-        number = 0
-        for words, marks in places.marks(blocks, slots, keys):
+        for number, (words, marks) in enumerate(places.marks(blocks, slots, keys)):
             found = self.words.read(words)
             wrong = np.argwhere(np.atleast_2d(found != marks))
             if len(wrong):
                 place, entry = wrong[0].tolist()
                 return number + place, entry, int(np.atleast_2d(found)[place, entry])
-            number += 1
         raise ValueError("no mark is wrong")
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
@@ -163,7 +164,7 @@ def _salts(count: int, stream: int) -> np.ndarray:
 
 
 def _bounds(layers: Sequence[LayerPages]) -> list[tuple[int, int, int]]:
-    """(start, stride, slot) bytes of the marks of each layer: one in a token's first part, one in each part of a state."""
+    """(start, stride, slot) bytes of each layer's marks: one in a token's first part, one in each part of a state."""
     bounds = []
     for pages in layers:
         per_token = pages.parts[0].name in ("key", "latent", "bytes")
@@ -177,12 +178,22 @@ def _bounds(layers: Sequence[LayerPages]) -> list[tuple[int, int, int]]:
     return bounds
 
 
-def _alike(groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]], word: int) -> list[Places]:
+def _alike(
+    groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]], word: int
+) -> list[Places]:
     """The groups of one manager, those with their marks at equal places together."""
     rows_of: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
     for row, group in enumerate(groups):
         rows_of.setdefault(tuple(bounds[group]), []).append(row)
     return [
-        Places(rows, [[pages.layer for pages in layers[groups[row]] for _ in range(len(key) // len(layers[groups[row]]))] for row in rows], list(key), word)
+        Places(
+            rows,
+            [
+                [pages.layer for pages in layers[groups[row]] for _ in range(len(key) // len(layers[groups[row]]))]
+                for row in rows
+            ],
+            list(key),
+            word,
+        )
         for key, rows in rows_of.items()
     ]

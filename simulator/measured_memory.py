@@ -26,7 +26,9 @@ def measured_lines(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         ("Predicted", _exact(measured["predicted_bytes"])),
     ]
     if fraction < 1:
-        lines.append(("Scaled", f"pages are 1/{round(1 / fraction)} of their size; blocks and tables are the run's own"))
+        lines.append(
+            ("Scaled", f"pages are 1/{round(1 / fraction)} of their size; blocks and tables are the run's own")
+        )
     lines.append(("Allocated", f"{_exact(measured['storage_bytes'])}, {_difference(measured)}"))
     for row in measured["buffers"]:
         rounded = row["reserved"] - row["requested"]

@@ -35,11 +35,13 @@ class TokenContent:
             names[:num_named] = np.repeat(mixed(ids.view(np.uint64)), self.id_tokens)[:num_named]
         names[num_named:] = mixed(np.array([self.serial], dtype=np.uint64) ^ OWN)
         names += np.arange(1, num_tokens + 1, dtype=np.uint64) * GOLDEN
-        return mixed(names).view(np.int64)
+        marks: np.ndarray = mixed(names).view(np.int64)
+        return marks
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
     """Numbers in which every bit depends on every bit of `values` (uint64; the finalizer of SplitMix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    values ^= values >> np.uint64(31)
+    return values

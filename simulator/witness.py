@@ -31,9 +31,7 @@ class Witness:
     within-reach: the tables have a block for all that a step reads and writes.
     """
 
-    def __init__(
-        self, pages: KVPages, scheduler: Scheduler, observer: StepObserver, *, rereads: bool = False
-    ) -> None:
+    def __init__(self, pages: KVPages, scheduler: Scheduler, observer: StepObserver, *, rereads: bool = False) -> None:
         """`observer` is told all that the witness is told; the scheduler's `run_watcher` is the witness from now on."""
         managers = scheduler.manager.managers
         self.pool = MarkedPool(pages, [manager.groups for manager in managers])
@@ -44,7 +42,9 @@ class Witness:
             (StateTables if manager.spec.kind == "mamba" else TokenTables)(nth, manager, self.pool)
             for nth, manager in enumerate(managers)
         ]
-        self._largest_block = max((manager.block_size for manager in managers if manager.spec.kind != "mamba"), default=1)
+        self._largest_block = max(
+            (manager.block_size for manager in managers if manager.spec.kind != "mamba"), default=1
+        )
         self._content: dict[int, TokenContent] = {}
         """By the request's identity: ids of a trace may come twice."""
         self._lives: dict[int, Life] = {}
@@ -115,15 +115,18 @@ class Witness:
             tables.before(step)
         for tables in all_tables:
             tables.write()
-        is_intact = all([tables.after() for tables in all_tables])
+        are_intact = [tables.after() for tables in all_tables]
         for life, _, end, _ in spans:
             life.written = end
-        if self._rereads or not is_intact:
-            doing = {id(span.life) for span in spans}
-            running = self._scheduler.running
-            others = [life for order, life in self._lives.items() if id(life) not in doing and order in running]
-            if is_intact:
-                others = []
-            spans = [*spans, *(Span(life, life.written, life.written, life.written) for life in others)]
-            for tables in all_tables:
-                tables.reread(spans)
+        if self._rereads or not all(are_intact):
+            self._reread([*spans, *([] if all(are_intact) else self._waiting_spans(spans))])
+
+    def _waiting_spans(self, spans: Sequence[Span]) -> list[Span]:
+        """What those would read next that compute nothing in this step."""
+        computing, running = {id(span.life) for span in spans}, self._scheduler.running
+        waiting = [life for order, life in self._lives.items() if order in running and id(life) not in computing]
+        return [Span(life, life.written, life.written, life.written) for life in waiting]
+
+    def _reread(self, spans: Sequence[Span]) -> None:
+        for tables in self._tables:
+            tables.reread(spans)

@@ -370,5 +370,7 @@ class StateTables:
                 place, entry, found = self._pool.first_wrong(places, *entries)
                 number, row = divmod(entry, len(places.rows))
                 state, block = states[number], int(entries[0][entry])
-                where = f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
+                where = (
+                    f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
+                )
                 raise self._pool.wrong_mark(state.life.writer.name, block, found, where)

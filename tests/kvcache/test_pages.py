@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,14 +66,13 @@ def test_every_byte_is_in_one_part_of_one_block_at_most(model, order):
     for group in layout.groups:
         pool = KVPages(layout, order=order, specs=specs)
         pool.raw.zero_()
-        num_bytes = 0
-        for number, (layer, part) in enumerate((layer, part) for layer in group.layers for part in pool.views(layer)):
-            assert not part.view(torch.uint8).any() if part.is_contiguous() else not part.float().any()
-            part.copy_(torch.full(part.shape, number + 1.0))
-            num_bytes += part.numel() * part.element_size()
+        parts = [part for layer in group.layers for part in pool.views(layer)]
+        for number, part in enumerate(parts, 1):
+            assert not part.float().any()
+            part.copy_(torch.full(part.shape, float(number)))
+        assert [part.float().unique().tolist() for part in parts] == [[number] for number in range(1, len(parts) + 1)]
+        num_bytes = sum(part.numel() * part.element_size() for part in parts)
         assert num_bytes == layout.num_blocks * group.content_bytes_per_block
-        values = [part.float().unique().tolist() for layer in group.layers for part in pool.views(layer)]
-        assert values == [[number + 1.0] for number in range(len(values))]
 
 
 def test_allocated_bytes_are_the_predicted_ones():

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from kvcache import block_pool
 from kvcache.block_pool import BlockPool
 from kvcache.errors import InvariantError, KVCacheError
@@ -74,7 +72,7 @@ def test_random_traffic_in_tight_pools(seed):
         try:
             replayed = replay_with_witness(drawn)
         except KVCacheError:
-            assert "refused" in kind  # noqa: PT017  no server starts with it
+            assert "refused" in kind
             continue
         num_runs += 1
         num_steps += replayed.num_steps
@@ -100,7 +98,7 @@ def every_group_gets_the_first_ones_blocks(original):
     return extend
 
 
-def writes_on_in_the_cached_state(original):
+def writes_on_in_the_state(original):
     def extend(self, table, num_tokens):
         if num_tokens > table.num_slots and table.ids:
             table.num_slots = cdiv(num_tokens, self.block_size) * self.block_size
@@ -140,7 +138,7 @@ FAULTS = {
     "free too early: a window": (SlidingWindowManager, "first_needed_token", one_block_too_early, "gemma3-27b-shape"),
     "free too early: a chunk": (ChunkedLocalManager, "first_needed_token", one_block_too_early, "chunked-13"),
     "group offset wrong": (SingleTypeManager, "extend", every_group_gets_the_first_ones_blocks, "gemma3-27b-shape"),
-    "cached state written in place": (MambaAlignManager, "extend", writes_on_in_the_cached_state, "conversation-states"),
+    "cached state written in place": (MambaAlignManager, "extend", writes_on_in_the_state, "conversation-states"),
     "off-by-one slot": (SingleTypeManager, "extend", counts_one_slot_more, "conversation-full"),
     "evicted block still mapped": (BlockPool, "_forget", leaves_the_map_alone, "outgrowing-the-pool-full"),
     "a state hit in the step that writes it": (MambaManager, "may_take_hit", may_always, "state-in-the-same-step"),
@@ -155,7 +153,7 @@ is_compiled = not str(Path(block_pool.__file__)).endswith(".py")
 def test_a_planted_fault_is_seen_in_memory(fault, rereads, monkeypatch):
     owner, method, replacement, name = FAULTS[fault]
     monkeypatch.setattr(owner, method, replacement(getattr(owner, method)))
-    with pytest.raises(InvariantError, match="own-marks|within-reach"):
+    with pytest.raises(InvariantError, match=r"^(own-marks|within-reach): request r"):
         replay_with_witness(recorded(name)["scenario"], rereads=rereads)
 
 

@@ -1,6 +1,6 @@
 """Scenarios of the conformance tests, replayed with a witness."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from simulator.scheduler import Scheduler
 from simulator.token_content import TokenContent
 from simulator.witness import Witness
 from tests.conformance.replay import GENERATED_TOKEN, ChainedIds, build, layer_specs, request_of
+from tests.simulator.attending import Attending
 from tests.simulator.conftest import OneStepAtATime
 
-__all__ = ["Replayed", "replay_with_witness"]
+__all__ = ["Replayed", "replay_with_attention", "replay_with_witness"]
 
 
 class Names:
@@ -68,23 +69,45 @@ class _Log:
         self.num_tokens += num_steps * batch.num_tokens
 
 
+def requests_with_content(scenario: dict[str, Any], scheduler: Scheduler) -> Iterator[tuple[Request, TokenContent]]:
+    """The scenario's requests in order of arrival, and what their tokens are."""
+    chained, names = ChainedIds(scheduler.manager.hash_unit), Names()
+    for serial, row in enumerate(sorted(scenario["requests"], key=lambda row: row.get("arrive_step", 0))):
+        output = row["output"] if isinstance(row["output"], list) else [GENERATED_TOKEN] * row["output"]
+        yield request_of(serial, row, scheduler, chained), TokenContent(names.of(row, output), 1, serial)
+
+
 def replay_with_witness(
-    scenario: dict[str, Any], *, rereads: bool = True, one_by_one: bool = True, order: str = LAYER_OUTERMOST
+    scenario: dict[str, Any],
+    *,
+    device: str = "cpu",
+    rereads: bool = True,
+    one_by_one: bool = True,
+    order: str = LAYER_OUTERMOST,
 ) -> Replayed:
     """Replay a scenario to its end; every step by itself, unless rows of equal steps may stay rows."""
     layout, scheduler = build(scenario)
     log = _Log()
-    pages = KVPages(layout, order=order, specs=layer_specs(scenario))
+    pages = KVPages(layout, device, order, specs=layer_specs(scenario))
     witness = Witness(pages, scheduler, log, rereads=rereads)
-    chained, names = ChainedIds(scheduler.manager.hash_unit), Names()
     requests = []
-    for serial, row in enumerate(sorted(scenario["requests"], key=lambda row: row.get("arrive_step", 0))):
-        request = request_of(serial, row, scheduler, chained)
-        output = row["output"] if isinstance(row["output"], list) else [GENERATED_TOKEN] * row["output"]
-        witness.expect(request, TokenContent(names.of(row, output), 1, serial))
+    for request, content in requests_with_content(scenario, scheduler):
+        witness.expect(request, content)
         requests.append(request)
     step_times: StepTimes = ConstantStepTimes(1.0)
     if one_by_one:
         step_times = OneStepAtATime(step_times)
     run_to_the_end(scheduler, step_times, iter(requests), witness, planning_s=1.0)
     return Replayed(witness.pool, requests, log.num_steps, log.num_tokens)
+
+
+def replay_with_attention(scenario: dict[str, Any], device: str = "cpu") -> Attending:
+    """Every step of a scenario computed through the block tables and compared with dense attention."""
+    layout, scheduler = build(scenario)
+    attending = Attending(KVPages(layout, device, specs=layer_specs(scenario)), scheduler)
+    requests = []
+    for request, content in requests_with_content(scenario, scheduler):
+        attending.content[request.request_id] = content
+        requests.append(request)
+    run_to_the_end(scheduler, OneStepAtATime(ConstantStepTimes(1.0)), iter(requests), attending, planning_s=1.0)
+    return attending
