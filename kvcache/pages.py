@@ -10,6 +10,7 @@ key[block, offset]                       # the slot `slot_mapping` gives as bloc
 ```
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ __all__ = [
     "free_bytes",
     "gather_bytes_per_s",
     "memory_now",
+    "release_unused",
     "slot_mapping",
 ]
 
@@ -171,6 +173,14 @@ def check_device(device: str) -> None:
     """Raise KVCacheError unless tensors can be made on `device`."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise KVCacheError(f"--back-with: no CUDA device is there for {device} (torch {torch.__version__})")
+
+
+def release_unused(device: str) -> None:
+    """Give back what nobody uses: a pool of an earlier run may wait for the garbage collector."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def _allocate(num_bytes: int, device: str) -> torch.Tensor:

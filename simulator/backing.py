@@ -77,8 +77,10 @@ class _Tensors:
         self._id_tokens = trace.prefix_block_tokens or 1
         self._predicted_bytes = deployment.layout.pool_bytes
         layout, self._divisor = thinned(deployment.layout, deployment.scenario.pool_fraction)
+        self._pages.release_unused(device)
         self._bandwidth = self._measure_bandwidth(layout) if device == "cuda" else None
         self._buffers = self._pages.allocation_bytes(sorted(set(place(layout).buffer_bytes)), device)
+        self._pages.release_unused(device)
         self._before = self._pages.memory_now(device)
         # The layers' own specs name the parts of pages that differ within a group; thinned ones have no such names.
         specs = plan_server(deployment.scenario).specs if self._divisor == 1 else ()

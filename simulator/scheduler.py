@@ -28,8 +28,8 @@ MOST_PREEMPTIONS_IN_VAIN = 10_000
 class Scheduler:
     """Decides for one replica which requests compute how many tokens in each step.
 
-    Progress is counted when a step is planned, as a server does: so the next one can be planned before
-    it has run (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
+    Progress is counted when a step is planned, as a server does, so the next one can be planned before it has run
+    (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
     """
 
     def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
@@ -156,9 +156,7 @@ class Scheduler:
 
     def _end_at_state(self, request: Request, start: int, num_new: int) -> int:
         block = self.settings.state_block
-        if block is None:
-            return num_new
-        return chunk_for_states(request, start, num_new, block, self._max_chunk)
+        return num_new if block is None else chunk_for_states(request, start, num_new, block, self._max_chunk)
 
     # Preempting.
 
@@ -279,8 +277,7 @@ class Scheduler:
     def _num_equal_steps(self, plan: Plan) -> int:
         """For how many steps the batch stays as it is, unless somebody arrives; a request may end with the last.
 
-        Meanwhile block tables grow (`run_on`). So that is only for as long as there is room for sure, and
-        where nobody waits for blocks that a window gives back.
+        Meanwhile tables grow (`run_on`): while there is room for sure, and nobody waits for what a window gives back.
         """
         if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1

@@ -79,6 +79,7 @@ class Witness:
         """Do what a decode has done so far, where its block table is about to forget it."""
         life = self._lives[request.order]
         if any(tables.must_look(life, num_computed) for tables in self._tables):
+            self._forget_ended()
             self._do([Span(life, life.written, num_computed, num_computed - 1)])
 
     def ran_on(self) -> None:
@@ -87,11 +88,8 @@ class Witness:
 
     def _do_all(self, num_new: Mapping[int, int]) -> None:
         """Do what every running request has computed since it was last looked at."""
-        lives, running, spans = self._lives, self._scheduler.running, []
-        for order in [order for order in lives if order not in running]:
-            for tables in self._tables:
-                tables.forget(lives[order])
-            del lives[order]
+        self._forget_ended()
+        lives, spans = self._lives, []
         for request, num_computed in self._scheduler.contexts_after_step():
             life = lives.get(request.order)
             if life is None:
@@ -101,6 +99,13 @@ class Witness:
                 spans.append(Span(life, life.written, num_computed, query))
         if spans:
             self._do(spans)
+
+    def _forget_ended(self) -> None:
+        running, lives = self._scheduler.running, self._lives
+        for order in [order for order in lives if order not in running]:
+            for tables in self._tables:
+                tables.forget(lives[order])
+            del lives[order]
 
     def _begin(self, request: Request, hit_tokens: int) -> Life:
         content, num_tokens = self._content[id(request)], request.max_tokens + self._largest_block

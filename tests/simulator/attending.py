@@ -23,6 +23,8 @@ from simulator.witness_tables import FIRST_READ
 
 __all__ = ["TOLERANCES", "Attending"]
 
+torch.set_num_threads(1)  # for small tensors they would only wait for each other
+
 WIDTH = 64
 """Of what a token is."""
 QUERIES_PER_HEAD = 2
