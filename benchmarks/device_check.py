@@ -1,4 +1,4 @@
-"""`scripts/device_check`: does what the allocator says hold in a device's memory, and what does that memory really take?
+"""`scripts/device_check`: does what the allocator says hold in a device's memory, and what does that memory take?
 
 Three checks, and their table last: pools of real models with a witness in them while a trace replays; attention through
 block tables against dense attention; how fast the device copies, and gathers pages. Nothing is downloaded.

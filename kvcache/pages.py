@@ -173,6 +173,8 @@ def check_device(device: str) -> None:
     """Raise KVCacheError unless tensors can be made on `device`."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise KVCacheError(f"--back-with: no CUDA device is there for {device} (torch {torch.__version__})")
+    if torch.device(device).type == "cuda":
+        torch.cuda.init()
 
 
 def release_unused(device: str) -> None:

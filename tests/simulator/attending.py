@@ -75,6 +75,8 @@ class AttentionLayer:
         self.pages, self.spec = pages, spec
         self.views = [view if view.dim() == 4 else view.unsqueeze(2) for view in views]  # a latent is one head
         self.dtype = TORCH_DTYPES[pages.parts[0].dtype]
+        # Not every device can index numbers of one byte: their bytes it can.
+        self.movable = [view.view(torch.uint8) if view.element_size() == 1 else view for view in self.views]
 
     def dense(self, tokens: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """(queries, keys, values) of a whole request; latents are their own values."""
@@ -89,15 +91,19 @@ class AttentionLayer:
     def write(self, request: "Computed", block_ids: torch.Tensor, first: int, start: int, end: int) -> None:
         """Keys and values of new tokens."""
         slots = self._slots(block_ids, first, start, end)
-        for view, kept in zip(self.views, request.dense[self.pages.layer][1:], strict=False):
-            view[slots // self.pages.block_size, slots % self.pages.block_size] = kept[start:end].to(self.dtype)
+        for view, kept in zip(self.movable, request.dense[self.pages.layer][1:], strict=False):
+            rounded = kept[start:end].to(self.dtype).view(view.dtype)
+            view[slots // self.pages.block_size, slots % self.pages.block_size] = rounded
 
     def error(self, request: "Computed", block_ids: torch.Tensor, first: int, start: int, end: int) -> float:
         """By how much outputs through the block table differ from dense ones, at most."""
         queries, keys, values = request.dense[self.pages.layer]
         low = FIRST_READ[self.spec.kind](self.spec, start)
         slots = self._slots(block_ids, first, low, end)
-        read = [view[slots // self.pages.block_size, slots % self.pages.block_size].float() for view in self.views]
+        read = [
+            view[slots // self.pages.block_size, slots % self.pages.block_size].view(self.dtype).float()
+            for view in self.movable
+        ]
         paged = attend(self.spec, queries[start:end], read[0], read[-1], start, low)
         return relative_error(paged, attend(self.spec, queries[start:end], keys[:end], values[:end], start, 0))
 
