@@ -20,7 +20,7 @@ from tests.simulator.attending import TOLERANCES
 from tests.simulator.witnessed import replay_with_attention, replay_with_witness
 
 MODELS = ("gemma-3-27b", "jamba-v0.1", "llama-4-scout")
-ATTENTION = ("full-54", "full-chunked-sliding-26", "gemma3-40", "llama4-34", "mla-mamba-38", "async-jamba-51")
+ATTENTION = ("full-54", "full-chunked-sliding-26", "async-gemma3-49", "llama4-34", "mla-mamba-38", "async-jamba-51")
 """Recorded scenarios: every attention type, with preemptions, prefix hits and windows that are freed."""
 EVERY_READ = ("full-sliding-mamba-75", "async-gemma3-40", "async-llama4-33", "async-mla-mamba-40", "uniform-type-78")
 """The same, replayed step by step, with all that a step attends to read back."""

@@ -19,16 +19,16 @@ from kvcache.pages import MARK_BYTES, KVPages
 from kvcache.placement import LayerPages
 from simulator.token_content import TokenContent, mixed
 
-__all__ = ["MarkedPool", "Places", "Writer"]
+__all__ = ["MarkedPool", "Places", "Writer", "out_of_reach"]
 
 NOBODY = -1
-MOST_AT_ONCE = 1 << 14
-"""Marks: with more, what is worked out for them would have to come from main memory, at three times the cost."""
+MOST_AT_ONCE = 1 << 13
+"""Marks: what is worked out for them stays in a processor's cache, and below the size from which memory is mapped anew."""
 
 FEW = 12
 """Blocks that are counted faster one by one."""
 
-Marks = tuple[np.ndarray, np.ndarray]
+Marks = tuple[int, int, np.ndarray, np.ndarray]
 
 
 class Writer:
@@ -62,13 +62,18 @@ class Places:
         self.salts = _salts(len(bounds), stream=1)[:, None]
 
     def marks(self, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> Iterator[Marks]:
-        """(where, what) of the marks of slots in blocks, in parts that fit into a processor's cache."""
+        """(first place, first entry, where, what) of the marks of slots in blocks, a few thousand at once."""
+        num_places, num_entries = len(self.salts), len(blocks)
         words = blocks * self.stride_words + slots * self.slot_words
-        if len(self.salts) * len(blocks) <= MOST_AT_ONCE:
-            yield self.start_words + words, self.salts ^ keys
+        if num_places * num_entries <= MOST_AT_ONCE:
+            yield 0, 0, self.start_words + words, self.salts ^ keys
             return
-        for place, (start, salt) in enumerate(zip(self.start_words, self.salts, strict=True)):
-            yield start + words[place % len(words)], salt ^ keys
+        for entry in range(0, num_entries, MOST_AT_ONCE):
+            part = slice(entry, entry + MOST_AT_ONCE)
+            some_words, some_keys = words[:, part], keys[part]
+            for place in range(num_places):
+                row = place % len(words)
+                yield place, entry, some_words[row] + self.start_words[place], some_keys ^ self.salts[place]
 
 
 class MarkedPool:
@@ -116,26 +121,26 @@ class MarkedPool:
 
     def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
         """Write marks; arrays of one entry per slot (and group)."""
-        for words, marks in places.marks(blocks, slots, keys):
+        for _, _, words, marks in places.marks(blocks, slots, keys):
             self.words.write(words, marks)
         self.num_written += len(places.salts) * len(blocks)
 
     def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
         """Whether any mark differs from what it should be."""
         self.num_read += len(places.salts) * len(blocks)
-        differ = [self.words.differ(words, marks) for words, marks in places.marks(blocks, slots, keys)]
+        differ = [self.words.differ(words, marks) for _, _, words, marks in places.marks(blocks, slots, keys)]
         return any(differ)
 
     def first_wrong(
         self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
     ) -> tuple[int, int, int]:
         """(place, entry, mark found) of the first mark that is wrong."""
-        for number, (words, marks) in enumerate(places.marks(blocks, slots, keys)):
-            found = self.words.read(words)
-            wrong = np.argwhere(np.atleast_2d(found != marks))
+        for first_place, first_entry, words, marks in places.marks(blocks, slots, keys):
+            found = np.atleast_2d(self.words.read(words))
+            wrong = np.argwhere(found != marks)
             if len(wrong):
                 place, entry = wrong[0].tolist()
-                return number + place, entry, int(np.atleast_2d(found)[place, entry])
+                return first_place + place, first_entry + entry, int(found[place, entry])
         raise ValueError("no mark is wrong")
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
@@ -157,6 +162,11 @@ class MarkedPool:
                     layer = layers[place // per_layer].layer
                     return f"what request {writer.name} wrote for token {positions[0]} of layer {layer}"
         return f"what somebody wrote before request {writer.name}, the last that wrote into the block"
+
+
+def out_of_reach(reader: Writer, what: str) -> InvariantError:
+    """The error for a request without a block for what it needs."""
+    return InvariantError(f"within-reach: request {reader.name} {what}")
 
 
 def _salts(count: int, stream: int) -> np.ndarray:

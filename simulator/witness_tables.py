@@ -20,7 +20,7 @@ from kvcache.errors import InvariantError
 from kvcache.managers import BlockTable, SingleTypeManager
 from kvcache.managers.mamba import StateTable
 from kvcache.specs import KVCacheSpec
-from simulator.marked_pool import MarkedPool, Places, Writer
+from simulator.marked_pool import MarkedPool, Places, Writer, out_of_reach
 
 __all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
 
@@ -266,10 +266,8 @@ class TokenTables:
             raise self._pool.wrong_mark(life.writer.name, block, found, where)
 
     def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
-        return InvariantError(
-            f"within-reach: request {life.writer.name} attends to token {position} in {self._num_groups} groups"
-            f" of {self._spec.kind} layers, but {why}"
-        )
+        layers = f"{self._num_groups} groups of {self._spec.kind} layers"
+        return out_of_reach(life.writer, f"attends to token {position} in {layers}, but {why}")
 
 
 class _State(NamedTuple):
@@ -350,10 +348,8 @@ class StateTables:
             at = position - table.first_held
         blocks = table.ids[at * self._num_groups : (at + 1) * self._num_groups] if at >= 0 else []
         if not blocks:
-            raise InvariantError(
-                f"within-reach: request {life.writer.name} needs the state after {num_tokens} tokens,"
-                f" but no block is at position {position} of its table"
-            )
+            where = f"no block is at position {position} of its table"
+            raise out_of_reach(life.writer, f"needs the state after {num_tokens} tokens, but {where}")
         return _State(life, num_tokens, blocks, life.marks[num_tokens - 1] ^ self._salts)
 
     def _joined(self, states: Sequence[_State]) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from tests.simulator.witnessed import replay_with_attention
 MODELS = {
     "full-54": ("bfloat16", {"full"}),
     "full-chunked-sliding-26": ("float32", {"full", "chunked", "sliding"}),
-    "gemma3-40": ("float16", {"full", "sliding"}),
+    "async-gemma3-49": ("float16", {"full", "sliding"}),
     "hybrid-off-6": ("fp8_e4m3", {"full"}),
     "llama4-34": ("bfloat16", {"full", "chunked"}),
     "mla-mamba-38": ("bfloat16", {"mla", "mamba"}),
