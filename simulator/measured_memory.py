@@ -32,7 +32,8 @@ def measured_lines(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     lines.append(("Allocated", f"{_exact(measured['storage_bytes'])}, {_difference(measured)}"))
     for row in measured["buffers"]:
         rounded = row["reserved"] - row["requested"]
-        lines.append((f"A buffer of {_exact(row['requested'])}", f"rounded up by {rounded:,} bytes if allocated alone"))
+        size = _exact(row["requested"])
+        lines.append((f"Buffers of {format_bytes(row['requested'])}", f"{size}, rounded up by {rounded:,} if alone"))
     for name, what in READINGS.items():
         readings = [measured[when][name] for when in ("before", "allocated", "after") if name in measured[when]]
         if readings:

@@ -271,13 +271,17 @@ class TokenTables:
 
 
 class _State(NamedTuple):
-    """A state of one request: its blocks, one in each group, and their keys."""
+    """A state of one request."""
 
     life: Life
     num_tokens: int
     """Tokens that it stands for."""
+    position: int
+    """Of its block in the table."""
     blocks: list[int]
-    keys: np.ndarray
+    """One in each group."""
+    mark: int
+    """Of the last of those tokens."""
 
 
 class StateTables:
@@ -306,14 +310,15 @@ class StateTables:
 
     def before(self, step: Step) -> None:
         """Read the states that the step starts from."""
-        spans = step.spans
-        self._sources = [self._state(life, start) for life, start, _, _ in spans if start]
-        self._targets = [self._state(life, end) for life, _, end, _ in spans]
-        self._left_alone = [
-            self._state(life, start)
-            for life, start, end, _ in spans
-            if start and self._position(start) != self._position(end)
-        ]
+        self._sources, self._left_alone, self._targets = [], [], []
+        for life, start, end, _ in step.spans:
+            target = self._state(life, end)
+            self._targets.append(target)
+            if start:
+                source = self._state(life, start)
+                self._sources.append(source)
+                if source.position != target.position:
+                    self._left_alone.append(source)
         self._verify(self._sources)
 
     def write(self) -> None:
@@ -350,11 +355,12 @@ class StateTables:
         if not blocks:
             where = f"no block is at position {position} of its table"
             raise out_of_reach(life.writer, f"needs the state after {num_tokens} tokens, but {where}")
-        return _State(life, num_tokens, blocks, life.marks[num_tokens - 1] ^ self._salts)
+        return _State(life, num_tokens, position, blocks, life.marks[num_tokens - 1])
 
     def _joined(self, states: Sequence[_State]) -> tuple[np.ndarray, np.ndarray]:
         """[states, groups]: blocks and keys."""
-        return np.array([state.blocks for state in states]), np.array([state.keys for state in states])
+        keys = np.array([state.mark for state in states])[:, None] ^ self._salts
+        return np.array([state.blocks for state in states]), keys
 
     def _verify(self, states: Sequence[_State]) -> None:
         if not states:
