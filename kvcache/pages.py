@@ -4,9 +4,8 @@ The only module that knows torch. Nothing is copied: a view is the pool's own me
 
 ```
 pages = KVPages(layout, "cuda")
-key, value = pages.views(layer)          # each [num_blocks, block_size, kv_heads, head_size]
-key.view(-1, ...)                        # no: a page's keys and values lie side by side, so blocks are strided
-key[block, offset]                       # the slot `slot_mapping` gives as block * block_size + offset
+key, value = pages.views(layer)    # each [num_blocks, block_size, kv_heads, head_size]
+key[block, offset]                 # the slot that `slot_mapping` calls block * block_size + offset
 ```
 """
 

@@ -23,7 +23,7 @@ __all__ = ["MarkedPool", "Places", "Writer", "out_of_reach"]
 
 NOBODY = -1
 MOST_AT_ONCE = 1 << 13
-"""Marks: what is worked out for them stays in a processor's cache, and below the size from which memory is mapped anew."""
+"""Marks: what is worked out for them stays in a processor's cache, and is too small to be mapped anew each time."""
 
 FEW = 12
 """Blocks that are counted faster one by one."""

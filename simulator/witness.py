@@ -4,8 +4,9 @@ It watches a replica beside its recorder, and does at once in the pool's memory 
 Tables of the moment are what the step is launched with. With asynchronous scheduling the step before may still run
 then; but steps run in the order in which they are planned, so the order of writes and reads is the same.
 
-A slot is read when it is written, and again whenever somebody else has written into its block since. All reads of a
-step can be done in full instead (`rereads`): that is slower and plainer, and what the short cut is tested against.
+Memory changes only where it is written: so a slot is read when it is written, and everything that is read once more as
+soon as a block is written that several places of block tables name. All reads of a step can be done in full instead
+(`rereads`): that is slower and plainer, and what the short cut is tested against.
 
 In a row of equal steps the scheduler tells when block tables change (`RunWatcher`).
 """
@@ -42,14 +43,10 @@ class Witness:
             (StateTables if manager.spec.kind == "mamba" else TokenTables)(nth, manager, self.pool)
             for nth, manager in enumerate(managers)
         ]
-        self._largest_block = max(
-            (manager.block_size for manager in managers if manager.spec.kind != "mamba"), default=1
-        )
         self._content: dict[int, TokenContent] = {}
         """By the request's identity: ids of a trace may come twice."""
         self._lives: dict[int, Life] = {}
         """By the order of admission."""
-        self.num_looks = 0
         scheduler.run_watcher = self
 
     def expect(self, request: Request, content: TokenContent) -> None:
@@ -108,13 +105,12 @@ class Witness:
             del lives[order]
 
     def _begin(self, request: Request, hit_tokens: int) -> Life:
-        content, num_tokens = self._content[id(request)], request.max_tokens + self._largest_block
-        writer = Writer(request.order, request.request_id, content, num_tokens)
+        content = self._content[id(request)]
+        writer = Writer(request.order, request.request_id, content, request.max_tokens)
         self.pool.add_writer(writer)
-        return Life(writer, content.marks(num_tokens), request.blocks.tables, hit_tokens)
+        return Life(writer, content.marks(request.max_tokens), request.blocks.tables, hit_tokens)
 
     def _do(self, spans: Sequence[Span]) -> None:
-        self.num_looks += 1
         step, all_tables = Step(spans), self._tables
         for tables in all_tables:
             tables.before(step)

@@ -45,7 +45,7 @@ class Life:
     def __init__(self, writer: Writer, marks: np.ndarray, tables: Sequence[BlockTable], written: int) -> None:
         self.writer = writer
         self.marks = marks
-        """By position, further than the request gets."""
+        """By position, what each token is."""
         self.tables = tables
         self.held = [_Held() for _ in tables]
         self.written = written
