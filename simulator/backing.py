@@ -80,7 +80,6 @@ class _Tensors:
         self._pages.release_unused(device)
         self._bandwidth = self._measure_bandwidth(layout) if device == "cuda" else None
         self._buffers = self._pages.allocation_bytes(sorted(set(place(layout).buffer_bytes)), device)
-        self._pages.release_unused(device)
         self._before = self._pages.memory_now(device)
         # The layers' own specs name the parts of pages that differ within a group; thinned ones have no such names.
         specs = plan_server(deployment.scenario).specs if self._divisor == 1 else ()
@@ -127,7 +126,9 @@ class _Tensors:
             for size in GATHERED_BLOCK_SIZES
             if token_bytes
         }
-        return {"copy_bytes_per_s": self._pages.copy_bytes_per_s(self._device), "gather_bytes_per_s": gathered}
+        copied = self._pages.copy_bytes_per_s(self._device)
+        self._pages.release_unused(self._device)
+        return {"copy_bytes_per_s": copied, "gather_bytes_per_s": gathered}
 
 
 def _with_torch(device: str) -> tuple[Any, Any]:
