@@ -30,6 +30,7 @@ COMPILED = (
     "simulator/recorder.py",
     "simulator/replica.py",
     "simulator/request.py",
+    "simulator/running.py",
     "simulator/scheduler.py",
     "simulator/state_chunks.py",
     "simulator/waiting.py",

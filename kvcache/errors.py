@@ -1,6 +1,6 @@
 """Errors that a caller of the allocator may want to tell apart."""
 
-__all__ = ["InvariantError", "KVCacheError", "PoolTooSmallError", "UnsupportedLayersError"]
+__all__ = ["DeviceMemoryError", "InvariantError", "KVCacheError", "PoolTooSmallError", "UnsupportedLayersError"]
 
 
 class KVCacheError(ValueError):
@@ -9,6 +9,10 @@ class KVCacheError(ValueError):
 
 class PoolTooSmallError(KVCacheError):
     """The pool cannot hold a single request of the longest allowed length."""
+
+
+class DeviceMemoryError(KVCacheError):
+    """A device has too little free memory for the pool."""
 
 
 class UnsupportedLayersError(KVCacheError):

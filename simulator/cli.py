@@ -75,6 +75,8 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     scheduling_policy: options.Policy = "fcfs",
     scheduler_reserve_full_isl: options.ReserveFullIsl = None,
     watermark: options.Watermark = 0.0,
+    back_with: options.BackWith = None,
+    pool_fraction: options.PoolFraction = 1.0,
     out: options.Out = None,
     timeline: options.Timeline = None,
     as_json: options.AsJson = False,
@@ -117,12 +119,13 @@ def _print_summary(result: "Result", files: list[Path]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from simulator.measured_memory import measured_lines
     from simulator.summary_table import summary_lines
 
     table = Table(show_header=False, title=f"{result.scenario['model']}", title_justify="left")
     table.add_column(style="bold")
     table.add_column()
-    for name, value in summary_lines(result.summary):
+    for name, value in (*summary_lines(result.summary), *measured_lines(result.measured_memory)):
         table.add_row(name, value)
     console = Console()
     console.print(table)

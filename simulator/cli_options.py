@@ -122,6 +122,14 @@ ReserveFullIsl = Annotated[
 ]
 Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
 
+BackWith = Annotated[
+    str | None,
+    _option(MEMORY, "Make the pool of real tensors on cpu or cuda, write and read it as the run does, and measure it."),
+]
+PoolFraction = Annotated[
+    float, _option(MEMORY, "Of the pool's bytes that --back-with allocates: thinner pages, the same run. [1]")
+]
+
 RequestLen = Annotated[
     list[int] | None, _option(OUTPUT, "Say too what a request of so many tokens takes; may be given several times.")
 ]

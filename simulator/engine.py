@@ -8,6 +8,7 @@ import simpy
 from simpy.events import Event
 
 from kvcache.hashing import PrefixKeys
+from simulator.backing import back
 from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
@@ -54,14 +55,15 @@ def simulate(
     scheduler = deployment.new_scheduler()
     recorder = Recorder(scheduler, on_progress)
     trace = trace or workload_of(scenario)
+    backing = back(deployment, scheduler, trace)
     if timeline is None:
-        arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected)
-        run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
+        arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected, backing.expect)
+        run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(recorder))
     else:
         with writing(timeline) as events:
             observer = Timeline(events, scheduler, recorder)
-            arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected))
-            run_to_the_end(scheduler, deployment.step_times, arrivals, observer)
+            arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected, backing.expect))
+            run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(observer))
     tables = {
         "requests": recorder.requests_table(),
         "steps": recorder.steps_table(),
@@ -73,6 +75,7 @@ def simulate(
         capacity=capacity,
         tables=tables,
         summary=summarize(**tables, capacity=capacity),
+        measured_memory=backing.measured(),
     )
 
 
@@ -139,16 +142,25 @@ def _deliver(env: simpy.Environment, arrivals: Iterator[Request], inbox: Inbox) 
 
 
 def arrivals_at(
-    trace: Trace, deployment: Deployment, scheduler: Scheduler, on_rejected: Callable[[Request, str], None]
+    trace: Trace,
+    deployment: Deployment,
+    scheduler: Scheduler,
+    on_rejected: Callable[[Request, str], None],
+    on_made: Callable[[Request, TraceRequest, int], None] = lambda *made: None,
 ) -> Iterator[Request]:
-    """The trace's requests, without those that the server turns away at the door."""
+    """The trace's requests, without those that the server turns away at the door.
+
+    `on_made` gets each of the others with its row and its number before it arrives.
+    """
     max_model_len = deployment.scheduler_settings.max_model_len
     serials = count()
     for row in trace:
-        request = request_of(row, trace.prefix_block_tokens, next(serials), scheduler)
+        serial = next(serials)
+        request = request_of(row, trace.prefix_block_tokens, serial, scheduler)
         if request.max_tokens > max_model_len:
             on_rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
         else:
+            on_made(request, row, serial)
             yield request
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from simulator.request import Request
 
-__all__ = ["NO_ORDER", "Plan", "SchedulerSettings"]
+__all__ = ["NO_ORDER", "Plan", "RunWatcher", "SchedulerSettings"]
 
 NO_ORDER = 1 << 62
 """An order that no request has: all of them are before it."""
@@ -28,6 +29,16 @@ class SchedulerSettings:
     """Plan each step before the one before it has run."""
     state_block: int | None = None
     """Tokens between cached Mamba states: prompt chunks end there. None: no layer caches states."""
+
+
+class RunWatcher(Protocol):
+    """Whoever wants to know of block tables that change within a row of equal steps."""
+
+    def before_change(self, request: Request, num_computed: int) -> None:
+        """The tables of a decode, which has computed so many tokens, may give blocks back."""
+
+    def ran_on(self) -> None:
+        """The row is over as far as it ran."""
 
 
 class Plan:

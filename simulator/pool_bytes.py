@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from kvcache.ledger import LEDGER_PARTS, Ledger, TokenCounts
 from kvcache.manager import RequestBlocks
 from simulator.batch import Batch
+from simulator.running import contexts_before_step, idle_in_step
 from simulator.scheduler import Scheduler
 
 __all__ = ["BYTE_COLUMNS", "PoolBytes"]
@@ -32,7 +33,7 @@ class PoolBytes:
         if batch is None:
             return TokenCounts(0, 0, (0,) * len(self._sums))
         others = [num_computed for _, num_computed in batch.prefill_chunks]
-        others += [num_computed for _, num_computed in self._scheduler.waiting_inside()]
+        others += [num_computed for _, num_computed in idle_in_step(self._scheduler)]
         return TokenCounts(
             computed=batch.decode_context_tokens + sum(others),
             planned=batch.num_tokens,
@@ -46,5 +47,5 @@ class PoolBytes:
         return batch.decode_window_tokens[nth_sum] + sum(map(spec.seen_before, others))
 
     def _holding(self) -> Iterator[tuple[RequestBlocks, int]]:
-        for request, num_computed in self._scheduler.contexts_before_step():
+        for request, num_computed in contexts_before_step(self._scheduler):
             yield request.blocks, num_computed

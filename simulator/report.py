@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
 from simulator.result import Result
 from simulator.summary_table import format_bytes, format_number, format_share, latency_rows, list_reasons, summary_lines
@@ -115,6 +116,7 @@ def render_report(result: Result) -> str:
         latencies=latency_rows(result.summary),
         capacity=_capacity_lines(result.capacity),
         groups=_group_rows(result.capacity),
+        measured=measured_lines(result.measured_memory),
         figures=drawn,
         scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
     )

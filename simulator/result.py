@@ -30,6 +30,8 @@ class Result:
     """requests, steps and token_gaps, by column: see the properties of these names."""
     summary: dict[str, Any]
     """What `metrics.summarize` made of the tables."""
+    measured_memory: dict[str, Any] | None = None
+    """What the pool took as real memory, if it was backed: see `backing.Backing.measured`."""
 
     @cached_property
     def requests(self) -> "pd.DataFrame":
@@ -62,5 +64,9 @@ class Result:
         return frame_of(self.tables["token_gaps"])
 
     def to_json(self) -> dict[str, Any]:
-        """The run without its tables: scenario, capacity and everything measured. No wall-clock time in it."""
-        return {"scenario": self.scenario, "capacity": self.capacity, **self.summary}
+        """The run without its tables: scenario, capacity and everything measured.
+
+        No wall-clock time is in it, measured memory apart: that is of the machine, not of the run.
+        """
+        measured = {} if self.measured_memory is None else {"measured_memory": self.measured_memory}
+        return {"scenario": self.scenario, "capacity": self.capacity, **self.summary, **measured}

@@ -152,6 +152,12 @@ class Scenario(BaseModel):
     """None: on, or off under the document's semantics."""
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
+    # The pool as real memory.
+    back_with: Literal["cpu", "cuda"] | None = None
+    """Allocate the pool as tensors there, and really write and read what the run does; None: blocks are numbers."""
+    pool_fraction: Share = 1.0
+    """Of the bytes behind each slot, at least; the run itself stays the same."""
+
     def __init__(self, **values: Any) -> None:
         """Raise ScenarioError for an unknown field or a value out of range."""
         try:

@@ -14,7 +14,7 @@ from kvcache.managers import BlockTable
 from simulator.batch import Batch
 from simulator.contexts import Reach
 from simulator.decodes import ORDER, Decodes
-from simulator.plan import NO_ORDER, Plan, SchedulerSettings
+from simulator.plan import NO_ORDER, Plan, RunWatcher, SchedulerSettings
 from simulator.request import Request
 from simulator.state_chunks import chunk_for_states
 from simulator.waiting import FcfsQueue, PriorityQueue, WaitingQueue
@@ -28,8 +28,8 @@ MOST_PREEMPTIONS_IN_VAIN = 10_000
 class Scheduler:
     """Decides for one replica which requests compute how many tokens in each step.
 
-    Progress is counted when a step is planned, as a server does: so the next one can be planned before
-    it has run (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
+    Progress is counted when a step is planned, as a server does, so the next one can be planned before it has run
+    (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
     """
 
     def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
@@ -47,11 +47,14 @@ class Scheduler:
         """The step that was planned last."""
         self.run_trace: list[tuple[int, int]] | None = None
         """If it is a list: (free blocks, running) after each further step of a run, for who wants every step."""
-        self._in_flight: deque[Plan] = deque()
+        self.run_watcher: RunWatcher | None = None
+        self.in_flight: deque[Plan] = deque()
+        """Steps planned and not completed, the plan included."""
         self._next_order = 0
         self._preemptions_in_vain = 0
         """Preemptions since a request last ended."""
-        self._prefilling: dict[int, Request] = {}
+        self.prefilling: dict[int, Request] = {}
+        """Those of the running ones that are in their prompt."""
         self._decodes = Decodes(reaches)
         # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
         self._lag = int(settings.async_scheduling)
@@ -82,13 +85,13 @@ class Scheduler:
             self._admit_waiting(plan, threshold, now_s)
         batch = self._batch(plan)
         self._advance(plan)
-        self._in_flight.append(plan)
+        self.in_flight.append(plan)
         return batch
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
         work = self._decodes.take_due(self.step)
-        if self._prefilling:
-            work += self._prefilling.values()
+        if self.prefilling:
+            work += self.prefilling.values()
             work.sort(key=ORDER)
         budget = self.settings.max_num_batched_tokens
         for request in work:
@@ -157,9 +160,7 @@ class Scheduler:
 
     def _end_at_state(self, request: Request, start: int, num_new: int) -> int:
         block = self.settings.state_block
-        if block is None:
-            return num_new
-        return chunk_for_states(request, start, num_new, block, self._max_chunk)
+        return num_new if block is None else chunk_for_states(request, start, num_new, block, self._max_chunk)
 
     # Preempting.
 
@@ -188,9 +189,9 @@ class Scheduler:
             self._decodes.remove(request, self.step)
             if request in plan.finishing:
                 plan.finishing.remove(request)
-        elif request.order in self._prefilling:
+        elif request.order in self.prefilling:
             num_cached = request.computed + plan.take_back_chunk(request)
-            del self._prefilling[request.order]
+            del self.prefilling[request.order]
         else:  # its last token is still being computed, and will end it
             is_ending = True
             num_cached = request.computed - (request.chunk_step != self.step - 1)
@@ -260,7 +261,7 @@ class Scheduler:
         request.is_running = True
         request.computed = hit_tokens
         self.running[request.order] = request
-        self._prefilling[request.order] = request
+        self.prefilling[request.order] = request
 
     # Counting progress.
 
@@ -280,13 +281,12 @@ class Scheduler:
     def _num_equal_steps(self, plan: Plan) -> int:
         """For how many steps the batch stays as it is, unless somebody arrives; a request may end with the last.
 
-        Meanwhile block tables grow (`run_on`). So that is only for as long as there is room for sure, and
-        where nobody waits for blocks that a window gives back.
+        Meanwhile tables grow (`run_on`): while there is room for sure, and nobody waits for what a window gives back.
         """
-        if self._prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
+        if self.prefilling or plan.finishing or plan.stalled or plan.preempted or plan.must_replan:
             return 1
         decodes = self._decodes
-        if not decodes or (self.waiting and any(unsettled.finishing for unsettled in self._in_flight)):
+        if not decodes or (self.waiting and any(unsettled.finishing for unsettled in self.in_flight)):
             return 1
         num_steps = min(decodes.next_finish + 1, decodes.contexts.next_change) - self.step
         waits_for_blocks = self.waiting and len(self.running) < self.settings.max_num_seqs
@@ -312,6 +312,8 @@ class Scheduler:
         decodes.contexts.advance(first, num_steps)
         self.step = first + num_steps
         self._leave_decoding(plan)
+        if self.run_watcher is not None:
+            self.run_watcher.ran_on()
 
     def _grow(self, plan: Plan, request: Request, growing: list[BlockTable]) -> None:
         """Serve a decode that is due within a run; `growing` are tables whose blocks are taken at its end."""
@@ -320,6 +322,8 @@ class Scheduler:
             growing += self.manager.reserve(request.blocks, num_tokens)
             self._come_back(plan, request)
         else:
+            if self.run_watcher is not None:
+                self.run_watcher.before_change(request, num_tokens - 1)
             self.manager.take_for(growing)
             growing.clear()
             self._extend_decode(plan, request)
@@ -335,7 +339,7 @@ class Scheduler:
             request.computed += num_new
             request.chunk_step, request.chunk_tokens = self.step - 1, num_new
             if request.computed == request.known_tokens:
-                del self._prefilling[request.order]
+                del self.prefilling[request.order]
                 plan.prompt_done.append(request)
                 if request.known_tokens + 1 == request.max_tokens:
                     plan.finishing.append(request)
@@ -358,7 +362,7 @@ class Scheduler:
 
     def complete(self, now_s: float) -> list[Request]:
         """The batch planned first of those in flight has run; gives back the requests that ended, in order."""
-        plan = self._in_flight.popleft()
+        plan = self.in_flight.popleft()
         for request in plan.prompt_done:
             if request.first_token_s is None:
                 request.first_token_s = now_s
@@ -388,27 +392,6 @@ class Scheduler:
                 self.manager.cache(request.blocks, self.step + request.origin)
 
     # Looking in.
-
-    def contexts_before_step(self) -> Iterator[tuple[Request, int]]:
-        """(running request, tokens computed before the step planned last) for all that hold blocks."""
-        planned = self.plan.num_tokens()
-        for order, request in self.running.items():
-            computed = self.step + request.origin if request.is_decoding else request.computed
-            yield request, computed - planned.get(order, int(request.is_decoding))
-
-    def waiting_inside(self) -> Iterator[tuple[Request, int]]:
-        """The same for those of them that compute nothing in that step."""
-        in_chunks = {request.order for request, _ in self.plan.chunks}
-        for order, request in self._prefilling.items():
-            if order not in in_chunks:
-                yield request, request.computed
-        for request in self.plan.stalled:
-            yield request, self.step + request.origin
-        for plan in self._in_flight:
-            if plan is not self.plan:
-                for request in plan.finishing:
-                    if request.is_running:
-                        yield request, request.computed
 
     def scheduled_tokens(self) -> Iterator[tuple[str, int]]:
         """(request id, tokens) of all requests in the step planned last, in order of service."""

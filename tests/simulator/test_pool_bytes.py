@@ -13,6 +13,7 @@ from kvcache.ledger import LEDGER_PARTS
 from kvcache.manager import KVCacheManager
 from models_configs.reach import Chunk, Window
 from simulator.pool_bytes import PoolBytes
+from simulator.running import contexts_before_step
 from simulator.scheduler import Scheduler
 from simulator.table import frame_of
 from tests.kvcache.pools import TOKEN_BYTES, chunked, full, mamba, sliding
@@ -122,7 +123,7 @@ def scan(scheduler: Scheduler, keys_of_all: list[list[int]]) -> dict[str, int]:
             group = manager.layout.groups[number]
             slots: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
             held = set()
-            for request, computed in scheduler.contexts_before_step():
+            for request, computed in contexts_before_step(scheduler):
                 table = request.blocks.tables[nth]
                 end = computed + planned.get(request.order, int(request.is_decoding))
                 ids = table.ids[position_of_group :: single.num_groups]
@@ -211,7 +212,7 @@ def test_the_ledger_is_what_a_look_at_every_slot_finds(name, requests, num_block
     requests = [replace(each, prefix_ids=each.prefix_ids[: len(each.prefix_ids) // step * step]) for each in requests]
 
     def compare(scheduler: Scheduler, batch) -> None:
-        for request, _ in scheduler.contexts_before_step():
+        for request, _ in contexts_before_step(scheduler):
             # Long enough for every hit that could use its last block.
             keys_of_all[request.request_id] = list(request.blocks.keys.first(40))
         parts = PoolBytes(scheduler).sample(batch)

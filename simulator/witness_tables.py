@@ -1,0 +1,378 @@
+"""What one step reads and writes through the block tables of one manager: of tokens, or of states.
+
+The order in a step is that of a model's layers: states are read before they are written, a token's key and
+value are written before anybody attends to them. `before`, `write` and `after` are called for all managers
+in turn, so that what one group writes and another one reads would meet.
+
+```
+# one request in one group, tokens `start` to `end` are computed by this step
+#      0 ........... first_read ......... start ......... end
+#       not read     |  written earlier   |  written, then read back  |
+```
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from kvcache.errors import InvariantError
+from kvcache.managers import BlockTable, SingleTypeManager
+from kvcache.managers.mamba import StateTable
+from kvcache.specs import KVCacheSpec
+from simulator.marked_pool import MarkedPool, Places, Writer, out_of_reach
+
+__all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
+
+FIRST_READ: dict[str, Callable[..., int]] = {
+    "full": lambda spec, start: 0,
+    "mla": lambda spec, start: 0,
+    "sliding": lambda spec, start: max(0, start - spec.window + 1),
+    "chunked": lambda spec, start: start // spec.chunk * spec.chunk,
+}
+"""By attention type: the first token that the query at position `start` attends to."""
+
+
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Blocks, slots in them and keys, one after the other."""
+
+
+class Life:
+    """A request between its admission and the step after which it holds no blocks."""
+
+    __slots__ = ("held", "marks", "tables", "writer", "written")
+
+    def __init__(self, writer: Writer, marks: np.ndarray, tables: Sequence[BlockTable], written: int) -> None:
+        self.writer = writer
+        self.marks = marks
+        """By position, what each token is."""
+        self.tables = tables
+        self.held = [_Held() for _ in tables]
+        self.written = written
+        """Tokens whose keys, values and states exist."""
+
+
+class _Held:
+    """A table as it was seen last."""
+
+    __slots__ = ("blocks", "first", "ids")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.first = 0
+        """Position of the first held block."""
+        self.blocks = np.empty(0, dtype=np.int64)
+        """`ids`, [positions x groups]."""
+
+
+class Span(NamedTuple):
+    """What one request computes in a step, or in a row of steps: tokens `start` to `end` (exclusive)."""
+
+    life: Life
+    start: int
+    end: int
+    query: int
+    """The first token that the last of the steps computes."""
+
+
+class Tokens:
+    """Tokens of several requests, one request after the other."""
+
+    __slots__ = ("counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
+
+    def __init__(self, lives: Sequence[Life], firsts: Sequence[int], ends: Sequence[int]) -> None:
+        """Those from `firsts` to `ends` (exclusive) of each."""
+        self.lives = lives
+        self.firsts = np.array(firsts)
+        self.ends = np.array(ends)
+        self.counts = self.ends - self.firsts
+        shifts = self.firsts - np.cumsum(self.counts) + self.counts
+        self.positions = np.arange(self.counts.sum()) + np.repeat(shifts, self.counts)
+        spans = zip(lives, firsts, ends, strict=True)
+        self.marks = np.concatenate([life.marks[first:end] for life, first, end in spans])
+        self.numbers = [life.writer.number for life in lives]
+
+    def owner(self, token: int) -> tuple[Life, int]:
+        """Whose token it is, and its position."""
+        number = int(np.searchsorted(np.cumsum(self.counts), token, side="right"))
+        return self.lives[number], int(self.positions[token])
+
+
+class Step:
+    """What a step computes."""
+
+    __slots__ = ("queries", "spans", "tokens")
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self.spans = spans
+        lives, starts, ends, queries = zip(*spans, strict=True)
+        self.tokens = Tokens(lives, starts, ends)
+        self.queries = np.array(queries)
+
+
+class Tables(Protocol):
+    """The block tables of one manager, as one step uses them."""
+
+    def must_look(self, life: Life, num_computed: int) -> bool:
+        """Whether what was computed up to now would be out of reach once the table has changed."""
+
+    def before(self, step: Step) -> None:
+        """Look at the tables, and read what is read before anything is written."""
+
+    def write(self) -> None:
+        """Write what the step computes."""
+
+    def after(self) -> bool:
+        """Read it back; whether it was written into blocks of which nobody else reads."""
+
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read all that these spans read."""
+
+    def forget(self, life: Life) -> None:
+        """A request holds no blocks any more."""
+
+
+class _Slots(NamedTuple):
+    """Slots of several requests: [groups, slots] blocks and keys, [slots] slots within their block."""
+
+    blocks: np.ndarray
+    slots: np.ndarray
+    keys: np.ndarray
+
+
+class TokenTables:
+    """Block tables of attention: a slot for every token."""
+
+    def __init__(self, nth: int, manager: SingleTypeManager, pool: MarkedPool) -> None:
+        self._nth = nth
+        self._spec: KVCacheSpec = manager.spec
+        self._block_size = manager.block_size
+        self._num_groups = manager.num_groups
+        self._pool = pool
+        self._salts = pool.group_salts[manager.groups.start : manager.groups.stop]
+        self._rows = np.arange(manager.num_groups)[:, None]
+        self._first_read = FIRST_READ[manager.spec.kind]
+        self._tokens: Tokens | None = None
+        self._written: _Slots | None = None
+        self._entries: list[Entries] = []
+        self._hits_are_seen = True
+
+    def must_look(self, life: Life, num_computed: int) -> bool:
+        """Whether tokens that are not written yet have left the reach."""
+        return self._first_read(self._spec, num_computed) > life.written
+
+    def before(self, step: Step) -> None:
+        """Look at the tables."""
+        self._tokens, self._hits_are_seen = step.tokens, True
+        self._look(step.spans)
+
+    def _look(self, spans: Sequence[Span]) -> None:
+        nth, size, num_groups = self._nth, self._block_size, self._num_groups
+        for life, start, end, query in spans:
+            table, held = life.tables[nth], life.held[nth]
+            if table.first_held != held.first or table.ids != held.ids:
+                self._take_over(life, table, start)
+            if held.first and held.first * size > self._first_read(self._spec, query):
+                raise self._out_of_reach(life, self._first_read(self._spec, query), "its block was given back")
+            if held.first * size + len(held.ids) // num_groups * size < end:
+                raise self._out_of_reach(life, end - 1, "it has no block")
+
+    def _take_over(self, life: Life, table: BlockTable, start: int) -> None:
+        """Remember what a table holds now; of blocks from before the step somebody must have seen what is in them."""
+        held, num_groups, pool = life.held[self._nth], self._num_groups, self._pool
+        ids, first = table.ids, table.first_held
+        dropped = (first - held.first) * num_groups
+        kept = held.ids[dropped:] if dropped >= 0 else []
+        if not kept or ids[: len(kept)] != kept:
+            dropped, kept = len(held.ids), []
+        new = np.array(ids[len(kept) :], dtype=np.int64)
+        pool.count_holders(held.ids[:dropped], -1)
+        pool.count_holders(ids[len(kept) :], 1)
+        held.blocks = np.concatenate((held.blocks[dropped:], new))
+        held.ids, held.first = ids.copy(), first
+        new_first = first + len(kept) // num_groups
+        if new_first >= start // self._block_size:
+            return
+        last = np.arange(new_first + 1, start // self._block_size + 1) * self._block_size - 1
+        keys = (life.marks[last][:, None] ^ self._salts).ravel()
+        self._hits_are_seen &= bool((pool.seen[new[: len(keys)]] == keys).all())
+
+    def write(self) -> None:
+        """Write the marks of all new tokens."""
+        assert self._tokens is not None
+        tokens, pool = self._tokens, self._pool
+        self._written = written = self._slots(tokens)
+        pool.writer[written.blocks] = np.repeat(tokens.numbers, tokens.counts)
+        self._entries = [self._of(places, written) for places in pool.places[self._nth]]
+        for places, entries in zip(pool.places[self._nth], self._entries, strict=True):
+            pool.write(places, *entries)
+
+    def after(self) -> bool:
+        """Read them back; now these blocks are known to hold what they should."""
+        assert self._tokens is not None
+        assert self._written is not None
+        written = self._written
+        self._verify(self._tokens, written, self._entries)
+        self._pool.seen[written.blocks] = written.keys  # of a block's tokens the last one counts
+        return self._hits_are_seen and bool((self._pool.holders[written.blocks] == 1).all())
+
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read all tokens that are attended to."""
+        self._look(spans)
+        lives, _, ends, queries = zip(*spans, strict=True)
+        tokens = Tokens(lives, [self._first_read(self._spec, query) for query in queries], ends)
+        slots = self._slots(tokens)
+        self._verify(tokens, slots, [self._of(places, slots) for places in self._pool.places[self._nth]])
+        self._pool.seen[slots.blocks] = slots.keys
+
+    def forget(self, life: Life) -> None:
+        """Nobody reads the request's blocks any more."""
+        self._pool.count_holders(life.held[self._nth].ids, -1)
+
+    def _slots(self, tokens: Tokens) -> _Slots:
+        """The slots of tokens in every group."""
+        size, num_groups = self._block_size, self._num_groups
+        first, high = tokens.firsts // size, (tokens.ends + size - 1) // size
+        parts = []
+        for life, low, end in zip(tokens.lives, first.tolist(), high.tolist(), strict=True):
+            held = life.held[self._nth]
+            parts.append(held.blocks[(low - held.first) * num_groups : (end - held.first) * num_groups])
+        lengths = (high - first) * num_groups
+        # Where a table's position 0 would be in the parts, one behind the other.
+        origins = np.cumsum(lengths) - lengths - first * num_groups
+        entries = np.repeat(origins, tokens.counts) + tokens.positions // size * num_groups
+        blocks = np.concatenate(parts)[entries + self._rows]
+        return _Slots(blocks, tokens.positions % size, tokens.marks ^ self._salts[:, None])
+
+    def _of(self, places: Places, slots: _Slots) -> Entries:
+        """The slots of those groups that have their marks at these places, one behind the other."""
+        rows = places.rows
+        if len(rows) == self._num_groups:
+            blocks, keys = slots.blocks, slots.keys
+        else:
+            blocks, keys = slots.blocks[rows], slots.keys[rows]
+        offsets = slots.slots if len(rows) == 1 else np.tile(slots.slots, len(rows))
+        return blocks.ravel(), offsets, keys.ravel()
+
+    def _verify(self, tokens: Tokens, slots: _Slots, all_entries: Sequence[Entries]) -> None:
+        for places, entries in zip(self._pool.places[self._nth], all_entries, strict=True):
+            if not self._pool.are_wrong(places, *entries):
+                continue
+            place, entry, found = self._pool.first_wrong(places, *entries)
+            row, column = divmod(entry, len(slots.slots))
+            life, position = tokens.owner(column)
+            block, layer = int(entries[0][entry]), places.layers[row][place]
+            where = f"token {position} of layer {layer} in block {block}, slot {slots.slots[column]},"
+            raise self._pool.wrong_mark(life.writer.name, block, found, where)
+
+    def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
+        layers = f"{self._num_groups} groups of {self._spec.kind} layers"
+        return out_of_reach(life.writer, f"attends to token {position} in {layers}, but {why}")
+
+
+class _State(NamedTuple):
+    """A state of one request."""
+
+    life: Life
+    num_tokens: int
+    """Tokens that it stands for."""
+    position: int
+    """Of its block in the table."""
+    blocks: list[int]
+    """One in each group."""
+    mark: int
+    """Of the last of those tokens."""
+
+
+class StateTables:
+    """Tables of Mamba states: a step reads the state before its first token, and leaves one after its last."""
+
+    def __init__(self, nth: int, manager: SingleTypeManager, pool: MarkedPool) -> None:
+        self._nth = nth
+        self._block_size = manager.block_size
+        self._num_groups = manager.num_groups
+        self._pool = pool
+        self._salts = pool.group_salts[manager.groups.start : manager.groups.stop]
+        self._sources: list[_State] = []
+        self._left_alone: list[_State] = []
+        """Sources that the step does not write on."""
+        self._targets: list[_State] = []
+
+    def must_look(self, life: Life, num_computed: int) -> bool:
+        """Whether the state stands at a block's end, or has moved into another block."""
+        if num_computed == life.written:
+            return False
+        return num_computed % self._block_size == 0 or self._position(life.written) != self._position(num_computed)
+
+    def _position(self, num_tokens: int) -> int:
+        """Where the state that stands for so many tokens is."""
+        return (num_tokens - 1) // self._block_size
+
+    def before(self, step: Step) -> None:
+        """Read the states that the step starts from."""
+        self._sources, self._left_alone, self._targets = [], [], []
+        for life, start, end, _ in step.spans:
+            target = self._state(life, end)
+            self._targets.append(target)
+            if start:
+                source = self._state(life, start)
+                self._sources.append(source)
+                if source.position != target.position:
+                    self._left_alone.append(source)
+        self._verify(self._sources)
+
+    def write(self) -> None:
+        """Write the states that the step ends with."""
+        blocks, keys = self._joined(self._targets)
+        numbers = [state.life.writer.number for state in self._targets]
+        self._pool.writer[blocks] = np.repeat(numbers, self._num_groups).reshape(-1, self._num_groups)
+        for places in self._pool.places[self._nth]:
+            self._pool.write(places, blocks[:, places.rows].ravel(), 0, keys[:, places.rows].ravel())
+
+    def after(self) -> bool:
+        """Read them back; a state that was copied must be what it was."""
+        self._verify(self._targets)
+        self._verify(self._left_alone)
+        blocks, keys = self._joined(self._targets)
+        self._pool.seen[blocks] = keys
+        return not self._pool.holders[blocks].any()
+
+    def reread(self, spans: Sequence[Span]) -> None:
+        """Read the states of the step again, after all others have written."""
+        self._verify(self._targets)
+        self._verify(self._left_alone)
+
+    def forget(self, life: Life) -> None:
+        """States are read in every step: nothing is remembered of them."""
+
+    def _state(self, life: Life, num_tokens: int) -> _State:
+        table, position = life.tables[self._nth], self._position(num_tokens)
+        if isinstance(table, StateTable):
+            at = table.positions.index(position) if position in table.positions else -1
+        else:
+            at = position - table.first_held
+        blocks = table.ids[at * self._num_groups : (at + 1) * self._num_groups] if at >= 0 else []
+        if not blocks:
+            where = f"no block is at position {position} of its table"
+            raise out_of_reach(life.writer, f"needs the state after {num_tokens} tokens, but {where}")
+        return _State(life, num_tokens, position, blocks, life.marks[num_tokens - 1])
+
+    def _joined(self, states: Sequence[_State]) -> tuple[np.ndarray, np.ndarray]:
+        """[states, groups]: blocks and keys."""
+        keys = np.array([state.mark for state in states])[:, None] ^ self._salts
+        return np.array([state.blocks for state in states]), keys
+
+    def _verify(self, states: Sequence[_State]) -> None:
+        if not states:
+            return
+        all_blocks, all_keys = self._joined(states)
+        for places in self._pool.places[self._nth]:
+            entries = (all_blocks[:, places.rows].ravel(), 0, all_keys[:, places.rows].ravel())
+            if self._pool.are_wrong(places, *entries):
+                place, entry, found = self._pool.first_wrong(places, *entries)
+                number, row = divmod(entry, len(places.rows))
+                state, block = states[number], int(entries[0][entry])
+                where = (
+                    f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
+                )
+                raise self._pool.wrong_mark(state.life.writer.name, block, found, where)
