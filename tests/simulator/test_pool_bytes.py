@@ -249,6 +249,16 @@ def test_large_pages_hold_every_byte(name, requests, num_pages, is_async, retent
     assert log.scheduler.manager.pool.num_free == num_pages - 1
 
 
+def test_a_long_hit_leaves_each_type_its_own_large_pages():
+    """Two levels: behind a hit of 40 tokens the whole window counts as less than what its next 16 tokens take."""
+    prefix = tuple(range(10))
+    log = run(
+        [Arrival(0.0, 41, 1, prefix), Arrival(50.0, 101, 1, prefix)], layers=[full(4), sliding(9, 4)],
+        grouping="two-level", num_blocks=60, max_num_batched_tokens=16,
+    )  # fmt: skip
+    assert log.requests["b"].cached_tokens == 40
+
+
 @pytest.mark.parametrize(
     "name", [name for name in LAYERS if name not in ("unequal heads", "windows in smaller blocks")]
 )
