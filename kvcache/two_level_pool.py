@@ -86,6 +86,7 @@ class SmallPages(BlockPool):
 
     def __init__(self, large: LargePages, pages_per_large: int, block_of: dict[int, int]) -> None:
         super().__init__(len(large.num_held) * pages_per_large)
+        self.keeps_beginnings = False  # a large page can be empty of holders before those with later blocks are
         self.block_of = block_of
         self.pages_per_large = pages_per_large
         self.num_evictable = 0

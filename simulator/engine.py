@@ -8,6 +8,7 @@ import simpy
 from simpy.events import Event
 
 from kvcache.hashing import PrefixKeys
+from kvcache.policies import GroupingPolicy
 from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
@@ -43,14 +44,16 @@ def simulate(
     trace: Trace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
     timeline: Path | None = None,
+    policy: GroupingPolicy | None = None,
 ) -> Result:
     """Replay a workload on the server that a scenario describes.
 
     `trace` replaces the scenario's own workload; `on_progress(now_s, num_ended)` is called now and then.
     `timeline`, FILE.json or FILE.json.gz, is written for the Perfetto viewer: every request and every step.
+    `policy` groups the layers, instead of the one that the scenario names.
     Raises ValueError with one line for a person where the scenario or the trace is wrong.
     """
-    deployment = deploy(scenario)
+    deployment = deploy(scenario, policy)
     scheduler = deployment.new_scheduler()
     recorder = Recorder(scheduler, on_progress)
     trace = trace or workload_of(scenario)
