@@ -10,7 +10,7 @@ from kvcache.waste import GroupedLayers, Waste
 from models_configs import Model
 from simulator.server import BLOCK_SIZE, LATENT_BLOCK_SIZE
 
-__all__ = ["PUBLISHED", "ModelWaste", "groups_in_words", "kept_layers", "waste_of_model"]
+__all__ = ["PUBLISHED", "ModelWaste", "kept_layers", "waste_of_model"]
 
 PUBLISHED = "vllm"
 """The policy that all others are compared with."""
@@ -73,12 +73,12 @@ class ModelWaste:
         fixing = [name for name, pct in most.items() if pct <= threshold_pct]
         if fixing:
             best = min(fixing, key=lambda name: len(no_worse[name].groups))
-            return f"{best} fixes it: at most {most[best]:.1f} %, {groups_in_words(no_worse[best])}"
+            return f"{best} fixes it: at most {most[best]:.1f} %, {_groups_in_words(no_worse[best])}"
         better = [name for name, pct in most.items() if pct < self._most_padding_pct(self.published)]
         if not better:
             return "no grouping that holds as little pads less"
         nearest = min(better, key=lambda name: (most[name], len(no_worse[name].groups)))
-        return f"none fixes it; {nearest} comes nearest: {most[nearest]:.1f} %, {groups_in_words(no_worse[nearest])}"
+        return f"none fixes it; {nearest} comes nearest: {most[nearest]:.1f} %, {_groups_in_words(no_worse[nearest])}"
 
     def _never_holds_more(self, grouped: GroupedLayers) -> bool:
         return all(
@@ -119,7 +119,7 @@ def kept_layers(model: Model) -> KeptLayers:
     return KeptLayers(tuple(specs), block_size, caching, model.max_model_len)
 
 
-def groups_in_words(grouped: GroupedLayers) -> str:
+def _groups_in_words(grouped: GroupedLayers) -> str:
     """How many."""
     number = len(grouped.groups)
     return f"{number} group{'s' * (number != 1)}"

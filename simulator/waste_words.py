@@ -1,11 +1,11 @@
 """Static waste in words: a table for each model, and a ranking of those that vLLM pads too much."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from kvcache.waste import Waste
-from simulator.static_waste import PUBLISHED, ModelWaste, groups_in_words
+from simulator.static_waste import PUBLISHED, ModelWaste
 
 __all__ = ["padding_ranking", "static_table"]
 

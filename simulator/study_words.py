@@ -1,0 +1,163 @@
+"""A study of groupings in words: a table of the runs, which grouping serves the trace best, and what that costs."""
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from kvcache.ledger import NEEDED_PARTS, WASTED_PARTS
+from simulator.grouping_study import GroupingStudy, Replay
+from simulator.report import judge
+from simulator.static_waste import PUBLISHED
+from simulator.summary_table import format_number, format_seconds, format_share
+
+__all__ = ["COLUMNS", "cells", "remarks", "study_table", "verdict"]
+
+COLUMNS = (
+    "Groups", "Wasted", "at most", "Hits", "Preempted", "Running", "at most", "Output/s", "TTFT p50", "p99", "Rejected"
+)  # fmt: skip
+"""Beside the grouping's name; shares wasted are of the bytes that requests hold."""
+_ALIKE = 0.01
+"""Relative difference from which two groupings are said to differ."""
+_SAME_HITS = 0.001
+"""Difference of hit rates below which they are said to be the same."""
+
+
+def study_table(study: GroupingStudy) -> Table:
+    """A row for each different run."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("Grouping", no_wrap=True)
+    for heading in COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, run in study.runs.items():
+        table.add_row(name, *cells(run))
+    return table
+
+
+def cells(run: Replay) -> list[str]:
+    """One for each of COLUMNS."""
+    summary = run.summary
+    return [
+        f"{len(run.capacity['groups'])}",
+        format_share(run.wasted_share),
+        format_share(run.wasted_share_at_most),
+        format_share(summary["prefix_cache_hit_rate"]),
+        f"{summary['preemptions']['total']:,}",
+        format_number(summary["running"]["mean"]),
+        format_number(summary["running"]["max"]),
+        format_number(summary["throughput"]["output_tokens_per_s"]),
+        format_seconds(summary["ttft_s"]["p50"]),
+        format_seconds(summary["ttft_s"]["p99"]),
+        f"{summary['requests']['rejected']:,}",
+    ]
+
+
+def remarks(study: GroupingStudy) -> Iterator[str]:
+    """What the table leaves out: policies that do the same, and those without a run."""
+    for name, twins in study.twins.items():
+        if name in study.runs:
+            yield f"{_listed(twins)}: the same server as {name}"
+    for name, reason in study.refused.items():
+        yield f"{name}: no run, {reason}"
+
+
+def verdict(study: GroupingStudy, threshold_pct: float) -> Iterator[str]:
+    """Which grouping serves the trace best, what binds, what padding does, and what a smaller waste costs."""
+    runs = study.runs
+    base = PUBLISHED if PUBLISHED in runs else next(iter(runs))
+    yield f"Under {base}: {judge(runs[base].summary, runs[base].scenario).text}"
+    if len(runs) > 1:
+        yield _best_in_words(runs, base)
+    yield _padding_in_words(runs, base, threshold_pct)
+    others = {name: run for name, run in runs.items() if run.wasted_share < runs[base].wasted_share}
+    if others:
+        yield _trade_in_words(min(others, key=lambda name: _wasted_rank(others[name])), base, runs)
+
+
+def _best_in_words(runs: dict[str, Replay], base: str) -> str:
+    ranked = sorted(runs, key=lambda name: _merit(runs[name]), reverse=True)
+    best, gain = ranked[0], _gain(runs[ranked[0]], runs[base])
+    if best == base:
+        others = ", ".join(f"{name} {_change(_gain(runs[name], runs[base]))}" for name in ranked[1:])
+        return f"{base} serves this trace best: {_rate(runs[base])} output tokens per second; {others}."
+    if gain < _ALIKE and _finished(runs[best]) == _finished(runs[base]):
+        return (
+            f"No grouping serves this trace better than {base} by {_ALIKE:.0%} or more: {best} comes first with"
+            f" {_rate(runs[best])} output tokens per second ({_change(gain)})."
+        )
+    more = f", {_finished(runs[best]):,} requests instead of {_finished(runs[base]):,}"
+    return (
+        f"{best} serves this trace best: {_rate(runs[best])} output tokens per second, {_change(gain)} against"
+        f" {base}{more if _finished(runs[best]) != _finished(runs[base]) else ''};"
+        f" TTFT p50 {format_seconds(runs[best].summary['ttft_s']['p50'])} instead of"
+        f" {format_seconds(runs[base].summary['ttft_s']['p50'])}."
+    )
+
+
+def _padding_in_words(runs: dict[str, Replay], base: str, threshold_pct: float) -> str:
+    share = runs[base].padding_share
+    if 100 * share <= threshold_pct:
+        return (
+            f"Padding under {base} is acceptable: {format_share(share)} of what requests hold, the threshold is"
+            f" {threshold_pct:g}%."
+        )
+    worse = f"Padding under {base} is unacceptable: {format_share(share)} of what requests hold, more than"
+    fixing = [name for name, run in runs.items() if 100 * run.padding_share <= threshold_pct]
+    if not fixing:
+        return f"{worse} {threshold_pct:g}%; no grouping that starts here fixes it."
+    best = max(fixing, key=lambda name: _merit(runs[name]))
+    return (
+        f"{worse} {threshold_pct:g}%; {best} fixes it: {format_share(runs[best].padding_share)},"
+        f" {_change(_gain(runs[best], runs[base]))} output tokens per second."
+    )
+
+
+def _trade_in_words(least: str, base: str, runs: dict[str, Replay]) -> str:
+    run, other = runs[least], runs[base]
+    hits, hits_before = (each.summary["prefix_cache_hit_rate"] or 0.0 for each in (run, other))
+    facts = f"{least} wastes least: {format_share(run.wasted_share)} of held bytes, {base} {_wasted_in_words(other)}"
+    rates = f"{format_share(hits)} of prompt tokens, {base} {format_share(hits_before)}"
+    if hits < hits_before - _SAME_HITS:
+        return f"{facts}. It pays with prefix hits: {rates}; output {_change(_gain(run, other))}."
+    if hits > hits_before + _SAME_HITS:
+        return f"{facts}. It hits more, too: {rates}."
+    return f"{facts}. It loses no prefix hits: {rates}."
+
+
+def _wasted_in_words(run: Replay) -> str:
+    """The share, and the cause that has most of it."""
+    ledger = run.ledger
+    cause = max(WASTED_PARTS, key=lambda part: ledger.get(part, 0))
+    share = ledger.get(cause, 0) / max(1, sum(ledger.get(part, 0) for part in (*WASTED_PARTS, *NEEDED_PARTS)))
+    return f"{format_share(run.wasted_share)} (most of it {cause.replace('_', ' ')}, {format_share(share)})"
+
+
+def _wasted_rank(run: Replay) -> tuple[float, int]:
+    return run.wasted_share, len(run.capacity["groups"])
+
+
+def _merit(run: Replay) -> tuple[int, float, int]:
+    """The more the better: finished requests, output tokens per second; of equals, the one with fewer groups."""
+    rate = float(run.summary["throughput"]["output_tokens_per_s"] or 0.0)
+    return _finished(run), rate, -len(run.capacity["groups"])
+
+
+def _finished(run: Replay) -> int:
+    return int(run.summary["requests"]["finished"])
+
+
+def _gain(run: Replay, base: Replay) -> float:
+    """Relative difference of output tokens per second."""
+    before = _merit(base)[1]
+    return _merit(run)[1] / before - 1 if before else 0.0
+
+
+def _change(gain: float) -> str:
+    return f"{gain:+.1%}".replace("-", "−")
+
+
+def _rate(run: Replay) -> str:
+    return format_number(_merit(run)[1])
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
