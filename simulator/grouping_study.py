@@ -23,11 +23,15 @@ from kvcache.waste import PADDING
 from simulator.deployment import Deployment, deploy
 from simulator.engine import simulate
 from simulator.pool_bytes import BYTE_COLUMNS
+from simulator.recorder import BATCHES_PER_SAMPLE
 from simulator.scenario import Scenario, ScenarioError
 from workloads import Trace
 
 __all__ = ["GroupingStudy", "Outcome", "Replay", "request_tokens_at", "study_groupings"]
 
+_REQUESTS_PER_BATCH_AND_SAMPLE = 25
+"""The memory ledger is sampled once in so many batches as the trace has times so many requests: a few hundred samples
+of a short trace, where those of a single run would be few, and in different moments under each grouping."""
 _SECONDS_BETWEEN_LOOKS = 0.2
 _ended: Any = None
 """In a worker process: how many requests have ended in each run, shared with the process that started it."""
@@ -40,7 +44,7 @@ class Replay:
     scenario: Mapping[str, Any]
     capacity: Mapping[str, Any]
     summary: Mapping[str, Any]
-    """As `kvplan simulate` would say it."""
+    """As `kvplan simulate` would say it, but for the wasted bytes: of a short trace these are sampled more often."""
     samples: Mapping[str, npt.NDArray[np.float64]]
     """start_s and the parts of the memory ledger, in the rows in which it was sampled."""
     begin_s: float
@@ -193,8 +197,9 @@ def study_groupings(
             outcomes[policy.name] = Outcome(policy.name, None, same_as=twin)
     if not servers:
         raise ScenarioError(next(iter(outcomes.values())).reason)
-    jobs = [(scenario, policy) for policy in policies if policy.name in servers]
-    for (_, policy), future in zip(jobs, _run_all(jobs, trace, on_progress, num_workers), strict=True):
+    batches_per_sample = min(BATCHES_PER_SAMPLE, max(1, sum(1 for _ in trace) // _REQUESTS_PER_BATCH_AND_SAMPLE))
+    jobs = [(scenario, policy, batches_per_sample) for policy in policies if policy.name in servers]
+    for (_, policy, _), future in zip(jobs, _run_all(jobs, trace, on_progress, num_workers), strict=True):
         outcomes[policy.name] = _outcome(policy.name, future)
     model = next(iter(servers.values())).model.name
     ordered = (_of_twin(outcomes[policy.name], outcomes) for policy in policies)
@@ -208,7 +213,7 @@ def _are_same(one: Deployment, other: Deployment) -> bool:
 
 
 def _run_all(
-    jobs: Sequence[tuple[Scenario, GroupingPolicy]],
+    jobs: Sequence[tuple[Scenario, GroupingPolicy, int]],
     trace: Trace,
     on_progress: Callable[[int, int], None],
     num_workers: int | None,
@@ -232,11 +237,11 @@ def _share(ended: Any) -> None:
     _ended = ended
 
 
-def _replay(nth: int, scenario: Scenario, policy: GroupingPolicy, trace: Trace) -> Replay:
+def _replay(nth: int, scenario: Scenario, policy: GroupingPolicy, batches_per_sample: int, trace: Trace) -> Replay:
     def note(_now_s: float, num_ended: int) -> None:
         _ended[nth] = num_ended
 
-    result = simulate(scenario, trace, note, policy=policy)
+    result = simulate(scenario, trace, note, policy=policy, batches_per_sample=batches_per_sample)
     steps, requests = result.tables["steps"], result.tables["requests"]
     is_sampled = ~np.isnan(np.asarray(steps["free_bytes"], dtype=np.float64))
     begin_s = float(np.min(np.asarray(requests["arrival_s"]), initial=np.inf))

@@ -87,7 +87,9 @@ def draw_causes(study: GroupingStudy, figure: FigureBase) -> None:
             left += wasted
     for place, name in enumerate(names):
         text = f"{left[place]:.2f} GiB, {format_share(study.runs[name].wasted_share)} of what is held"
-        axes.text(left[place], place, f"  {text}", va="center", fontsize="small")
+        axes.annotate(
+            text, (left[place], place), xytext=(5, 0), textcoords="offset points", va="center", fontsize="small"
+        )
     axes.set_yticks(places, names)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

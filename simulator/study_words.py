@@ -18,6 +18,11 @@ COLUMNS = (
 """Beside the grouping's name; shares wasted are of the bytes that requests hold."""
 _ALIKE = 0.01
 """Relative difference from which two groupings are said to differ."""
+_AS_MANY = 0.0005
+"""Relative difference that rounds to nothing."""
+_FEW_SAMPLES = 100
+_SAME_WASTE = 0.005
+"""Difference of wasted shares below which they are said to be the same."""
 _SAME_HITS = 0.001
 """Difference of hit rates below which they are said to be the same."""
 
@@ -61,16 +66,21 @@ def remarks(study: GroupingStudy) -> Iterator[str]:
 
 
 def verdict(study: GroupingStudy, threshold_pct: float) -> Iterator[str]:
-    """Which grouping serves the trace best, what binds, what padding does, and what a smaller waste costs."""
+    """Which grouping serves the trace best, what binds, what padding does, what less waste costs, how sure it is."""
     runs = study.runs
     base = PUBLISHED if PUBLISHED in runs else next(iter(runs))
-    yield f"Under {base}: {judge(runs[base].summary, runs[base].scenario).text}"
     if len(runs) > 1:
         yield _best_in_words(runs, base)
+    yield f"Under {base}: {judge(runs[base].summary, runs[base].scenario).text}"
     yield _padding_in_words(runs, base, threshold_pct)
-    others = {name: run for name, run in runs.items() if run.wasted_share < runs[base].wasted_share}
-    if others:
-        yield _trade_in_words(min(others, key=lambda name: _wasted_rank(others[name])), base, runs)
+    least = min(runs, key=lambda name: _wasted_rank(runs[name]))
+    if runs[least].wasted_share < runs[base].wasted_share - _SAME_WASTE:
+        yield _trade_in_words(least, base, runs)
+    else:
+        yield f"No grouping wastes noticeably less than {base}: {_wasted_in_words(runs[base])} of held bytes."
+    fewest = min(len(run.samples["start_s"]) for run in runs.values())
+    if fewest < _FEW_SAMPLES:
+        yield f"Wasted bytes are sampled, here at {fewest} moments of a run: take differences of a percent with care."
 
 
 def _best_in_words(runs: dict[str, Replay], base: str) -> str:
@@ -82,14 +92,14 @@ def _best_in_words(runs: dict[str, Replay], base: str) -> str:
     if gain < _ALIKE and _finished(runs[best]) == _finished(runs[base]):
         return (
             f"No grouping serves this trace better than {base} by {_ALIKE:.0%} or more: {best} comes first with"
-            f" {_rate(runs[best])} output tokens per second ({_change(gain)})."
+            f" {_rate(runs[best])} output tokens per second ({_change(gain)}){_running(runs[best], runs[base])}."
         )
     more = f", {_finished(runs[best]):,} requests instead of {_finished(runs[base]):,}"
     return (
         f"{best} serves this trace best: {_rate(runs[best])} output tokens per second, {_change(gain)} against"
         f" {base}{more if _finished(runs[best]) != _finished(runs[base]) else ''};"
         f" TTFT p50 {format_seconds(runs[best].summary['ttft_s']['p50'])} instead of"
-        f" {format_seconds(runs[base].summary['ttft_s']['p50'])}."
+        f" {format_seconds(runs[base].summary['ttft_s']['p50'])}{_running(runs[best], runs[base])}."
     )
 
 
@@ -101,13 +111,17 @@ def _padding_in_words(runs: dict[str, Replay], base: str, threshold_pct: float) 
             f" {threshold_pct:g}%."
         )
     worse = f"Padding under {base} is unacceptable: {format_share(share)} of what requests hold, more than"
-    fixing = [name for name, run in runs.items() if 100 * run.padding_share <= threshold_pct]
+    fixing = [
+        name
+        for name, run in runs.items()
+        if 100 * run.padding_share <= threshold_pct and run.wasted_share <= runs[base].wasted_share
+    ]
     if not fixing:
-        return f"{worse} {threshold_pct:g}%; no grouping that starts here fixes it."
+        return f"{worse} {threshold_pct:g}%; no grouping that wastes as little fixes it."
     best = max(fixing, key=lambda name: _merit(runs[name]))
     return (
         f"{worse} {threshold_pct:g}%; {best} fixes it: {format_share(runs[best].padding_share)},"
-        f" {_change(_gain(runs[best], runs[base]))} output tokens per second."
+        f" {_output_in_words(_gain(runs[best], runs[base]))}."
     )
 
 
@@ -117,7 +131,7 @@ def _trade_in_words(least: str, base: str, runs: dict[str, Replay]) -> str:
     facts = f"{least} wastes least: {format_share(run.wasted_share)} of held bytes, {base} {_wasted_in_words(other)}"
     rates = f"{format_share(hits)} of prompt tokens, {base} {format_share(hits_before)}"
     if hits < hits_before - _SAME_HITS:
-        return f"{facts}. It pays with prefix hits: {rates}; output {_change(_gain(run, other))}."
+        return f"{facts}. It pays with prefix hits: {rates}; {_output_in_words(_gain(run, other))}."
     if hits > hits_before + _SAME_HITS:
         return f"{facts}. It hits more, too: {rates}."
     return f"{facts}. It loses no prefix hits: {rates}."
@@ -129,6 +143,14 @@ def _wasted_in_words(run: Replay) -> str:
     cause = max(WASTED_PARTS, key=lambda part: ledger.get(part, 0))
     share = ledger.get(cause, 0) / max(1, sum(ledger.get(part, 0) for part in (*WASTED_PARTS, *NEEDED_PARTS)))
     return f"{format_share(run.wasted_share)} (most of it {cause.replace('_', ' ')}, {format_share(share)})"
+
+
+def _running(run: Replay, base: Replay) -> str:
+    """How many requests it runs at a time, where that differs."""
+    mean, before = (each.summary["running"]["mean"] or 0.0 for each in (run, base))
+    if abs(mean - before) < _ALIKE * before:
+        return ""
+    return f"; {format_number(mean)} requests run at a time instead of {format_number(before)}"
 
 
 def _wasted_rank(run: Replay) -> tuple[float, int]:
@@ -153,6 +175,10 @@ def _gain(run: Replay, base: Replay) -> float:
 
 def _change(gain: float) -> str:
     return f"{gain:+.1%}".replace("-", "−")
+
+
+def _output_in_words(gain: float) -> str:
+    return f"{'as many' if abs(gain) < _AS_MANY else _change(gain)} output tokens per second"
 
 
 def _rate(run: Replay) -> str:
