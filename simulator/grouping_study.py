@@ -29,9 +29,9 @@ from workloads import Trace
 
 __all__ = ["GroupingStudy", "Outcome", "Replay", "request_tokens_at", "study_groupings"]
 
-_REQUESTS_PER_BATCH_AND_SAMPLE = 25
-"""The memory ledger is sampled once in so many batches as the trace has times so many requests: a few hundred samples
-of a short trace, where those of a single run would be few, and in different moments under each grouping."""
+_REQUESTS_PER_BATCH_AND_SAMPLE = 10
+"""For each so many requests of the trace, one batch more lies between two samples of the memory ledger: some hundred
+of a short trace, where a single run would have few, and in different moments under each grouping."""
 _SECONDS_BETWEEN_LOOKS = 0.2
 _ended: Any = None
 """In a worker process: how many requests have ended in each run, shared with the process that started it."""

@@ -13,14 +13,15 @@ from simulator.summary_table import format_number, format_seconds, format_share
 __all__ = ["COLUMNS", "cells", "remarks", "study_table", "verdict"]
 
 COLUMNS = (
-    "Groups", "Wasted", "at most", "Hits", "Preempted", "Running", "at most", "Output/s", "TTFT p50", "p99", "Rejected"
+    "Groups", "Wasted mean", "Wasted max", "Prefix hits", "Pre- empted", "Running mean", "Running max", "Out/s",
+    "TTFT p50 s", "TTFT p99 s", "Re- jected",
 )  # fmt: skip
-"""Beside the grouping's name; shares wasted are of the bytes that requests hold."""
+"""Beside the grouping's name, each to be broken at its first space; shares wasted are of what requests hold."""
 _ALIKE = 0.01
 """Relative difference from which two groupings are said to differ."""
 _AS_MANY = 0.0005
 """Relative difference that rounds to nothing."""
-_FEW_SAMPLES = 100
+_FEW_SAMPLES = 50
 _SAME_WASTE = 0.005
 """Difference of wasted shares below which they are said to be the same."""
 _SAME_HITS = 0.001
@@ -28,13 +29,16 @@ _SAME_HITS = 0.001
 
 
 def study_table(study: GroupingStudy) -> Table:
-    """A row for each different run."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    """A row for each different run; what was rejected is left out where that is nothing."""
+    rows = {name: cells(run) for name, run in study.runs.items()}
+    num_columns = len(COLUMNS) if any(row[-1] != "0" for row in rows.values()) else len(COLUMNS) - 1
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("Grouping", no_wrap=True)
-    for heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, run in study.runs.items():
-        table.add_row(name, *cells(run))
+    for heading in COLUMNS[:num_columns]:
+        first, _, second = heading.partition(" ")
+        table.add_column(f"{first}\n{second}", justify="right", no_wrap=True)
+    for name, row in rows.items():
+        table.add_row(name, *row[:num_columns])
     return table
 
 
@@ -50,8 +54,8 @@ def cells(run: Replay) -> list[str]:
         format_number(summary["running"]["mean"]),
         format_number(summary["running"]["max"]),
         format_number(summary["throughput"]["output_tokens_per_s"]),
-        format_seconds(summary["ttft_s"]["p50"]),
-        format_seconds(summary["ttft_s"]["p99"]),
+        format_number(summary["ttft_s"]["p50"]),
+        format_number(summary["ttft_s"]["p99"]),
         f"{summary['requests']['rejected']:,}",
     ]
 
@@ -146,11 +150,15 @@ def _wasted_in_words(run: Replay) -> str:
 
 
 def _running(run: Replay, base: Replay) -> str:
-    """How many requests it runs at a time, where that differs."""
+    """How many requests it runs at a time and how often it preempts, where that differs."""
     mean, before = (each.summary["running"]["mean"] or 0.0 for each in (run, base))
-    if abs(mean - before) < _ALIKE * before:
-        return ""
-    return f"; {format_number(mean)} requests run at a time instead of {format_number(before)}"
+    facts = ""
+    if abs(mean - before) >= _ALIKE * before:
+        facts += f"; {format_number(mean)} requests run at a time instead of {format_number(before)}"
+    preemptions, others = (each.summary["preemptions"]["total"] for each in (run, base))
+    if preemptions != others:
+        facts += f"; {preemptions:,} preemption{'s' * (preemptions != 1)} instead of {others:,}"
+    return facts
 
 
 def _wasted_rank(run: Replay) -> tuple[float, int]:

@@ -169,7 +169,9 @@ def _static_tables(wastes: Sequence[ModelWaste]) -> list[tuple[str, list[str], l
 
 
 def _replay_table(study: GroupingStudy) -> tuple[list[str], list[list[str]]]:
-    return ["Grouping", *COLUMNS], [[name, *cells(run)] for name, run in study.runs.items()]
+    return ["Grouping", *(heading.replace("- ", "") for heading in COLUMNS)], [
+        [name, *cells(run)] for name, run in study.runs.items()
+    ]
 
 
 # Reports.
