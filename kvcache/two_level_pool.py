@@ -103,15 +103,17 @@ class SmallPages(BlockPool):
         self._with_free: deque[int] = deque()
         self._with_cached: deque[int] = deque()
         """Large pages that may have a free block without, or with a hash, beside held ones; in order of their turn."""
-        self._offered: tuple[set[int], set[int]] = (set(), set())
-        """Which pages are in these queues."""
+        self._in_with_free: set[int] = set()
+        self._in_with_cached: set[int] = set()
 
     def offer(self, page: int) -> None:
         """A large page of which somebody holds a block may have free ones, too."""
-        for pages, offered in zip((self._with_free, self._with_cached), self._offered, strict=True):
-            if page not in offered:
-                offered.add(page)
-                pages.append(page)
+        if page not in self._in_with_free:
+            self._in_with_free.add(page)
+            self._with_free.append(page)
+        if page not in self._in_with_cached:
+            self._in_with_cached.add(page)
+            self._with_cached.append(page)
 
     @property
     def num_free(self) -> int:
@@ -173,7 +175,7 @@ class SmallPages(BlockPool):
             if self._free_in.get(page) and self._large.num_held[page]:
                 return page
             self._with_free.popleft()
-            self._offered[0].discard(page)
+            self._in_with_free.discard(page)
         return None
 
     def _evict_beside_held(self) -> int:
@@ -186,7 +188,7 @@ class SmallPages(BlockPool):
                         self._evict_this(block)
                         return block
             self._with_cached.popleft()
-            self._offered[1].discard(page)
+            self._in_with_cached.discard(page)
         raise InvariantError("no-overdraft: a block is asked for where none is free")
 
     def withdraw(self, page: int) -> None:
