@@ -57,7 +57,7 @@ class Replay:
 
     @property
     def ledger(self) -> dict[str, int]:
-        """Bytes of each part, the mean of all samples: they add up to the budget. None are 0 where none was sampled."""
+        """Bytes of each part, the mean of all samples: they add up to the budget. Empty where none was taken."""
         num_samples = len(self.samples["start_s"])
         if not num_samples:
             return {}
