@@ -44,6 +44,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.is_uniform = True
         """All attention types take the same blocks, so that it is only their sum that counts."""
+        self.keeps_beginnings = True
+        """Of what was given back together the end is reused first: a cached block has its whole prefix cached."""
         self.block_of: dict[int, int] = {}
         """Key to block: what can be hit. Of equal copies the one that was hashed first."""
         self._num_evictions = 0

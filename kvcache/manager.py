@@ -185,7 +185,7 @@ class KVCacheManager:
             reserved = [
                 manager.num_blocks_at_admission(reserve_tokens, hit_tokens, capped=True) for manager in managers
             ]
-            if not self.pool.is_uniform:
+            if not self.pool.is_uniform:  # behind a long hit a window reserves less than the first chunk takes
                 return list(map(max, needs, reserved))
             if sum(reserved) > sum(needs):
                 return reserved

@@ -12,9 +12,13 @@ small pages are that type's blocks, until all of them are free. A block is looke
 # 2  in an empty large page
 # 3  in the large page that was given back longest ago, whose cached blocks are evicted
 # 4  free in a large page of another request
-# 5  cached in a large page of another request, the one that was given back longest ago
+# 5  cached in a large page of another request, the one in which something has been cached longest
+
+For 4 and 5 each type has a queue of the large pages that may have one. A page is put there when that becomes so
+and looked at again when its turn comes, so that no search goes over the whole pool.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from kvcache.block_pool import NO_ANCHORS, NO_BLOCKS, BlockPool, Place
@@ -43,18 +47,19 @@ class LargePages:
 
     def hold(self, page: int) -> None:
         """Somebody holds one more of its blocks."""
-        if not self.num_held[page] and page in self.evictable:
+        self.num_held[page] += 1
+        if self.num_held[page] == 1 and page in self.evictable:
             del self.evictable[page]
             self.owner[page].num_evictable -= 1
-        self.num_held[page] += 1
+            self.owner[page].offer(page)
 
     def let_go(self, page: int) -> None:
         """Somebody holds one less of its blocks."""
         self.num_held[page] -= 1
-        if self.num_held[page]:
-            return
         owner = self.owner[page]
-        if owner.has_cached_in(page):
+        if self.num_held[page]:
+            owner.offer(page)
+        elif owner.has_cached_in(page):
             self.evictable[page] = None
             owner.num_evictable += 1
         else:
@@ -81,6 +86,7 @@ class SmallPages(BlockPool):
 
     def __init__(self, large: LargePages, pages_per_large: int, block_of: dict[int, int]) -> None:
         super().__init__(len(large.num_held) * pages_per_large)
+        self.keeps_beginnings = False  # a large page can be empty of holders before those with later blocks are
         self.block_of = block_of
         self.pages_per_large = pages_per_large
         self.num_evictable = 0
@@ -92,6 +98,22 @@ class SmallPages(BlockPool):
         self._free_in: dict[int, list[int]] = {}
         """By large page, its free blocks without a hash."""
         self._num_unhashed = 0
+        self._index_in_run = [0] * self.num_blocks
+        """Of each free hashed block, its place in its run."""
+        self._with_free: deque[int] = deque()
+        self._with_cached: deque[int] = deque()
+        """Large pages that may have a free block without, or with a hash, beside held ones; in order of their turn."""
+        self._in_with_free: set[int] = set()
+        self._in_with_cached: set[int] = set()
+
+    def offer(self, page: int) -> None:
+        """A large page of which somebody holds a block may have free ones, too."""
+        if page not in self._in_with_free:
+            self._in_with_free.add(page)
+            self._with_free.append(page)
+        if page not in self._in_with_cached:
+            self._in_with_cached.add(page)
+            self._with_cached.append(page)
 
     @property
     def num_free(self) -> int:
@@ -122,13 +144,15 @@ class SmallPages(BlockPool):
         return taken
 
     def _take_one(self, near: list[int]) -> int:
-        page = next((page for page in near if self._free_in.get(page)), None)
+        while near and not self._free_in.get(near[0]):
+            del near[0]
+        page = near[0] if near else None
         if page is None and self.num_granted_at_most:
             self.num_granted_at_most -= 1
             page = self._grant()
             near.insert(0, page)
         if page is None:
-            page = next((page for page, blocks in self._free_in.items() if blocks and self._large.num_held[page]), None)
+            page = self._next_with_free()
         if page is None:
             block = self._evict_beside_held()
             self._large.hold(block // self.pages_per_large)
@@ -141,15 +165,30 @@ class SmallPages(BlockPool):
         page = self._large.grant(self)
         self._free_in[page] = list(reversed(self._blocks_of(page)))
         self._num_unhashed += self.pages_per_large
+        self.offer(page)
         return page
 
+    def _next_with_free(self) -> int | None:
+        """The large page whose turn it is to give a free block without a hash, beside held ones."""
+        while self._with_free:
+            page = self._with_free[0]
+            if self._free_in.get(page) and self._large.num_held[page]:
+                return page
+            self._with_free.popleft()
+            self._in_with_free.discard(page)
+        return None
+
     def _evict_beside_held(self) -> int:
-        """Evict the cached block that was given back longest ago, of those that no other type can have."""
-        for run in self._queue:
-            for block in run.blocks[run.next :]:
-                if self._run_of[block] is run and self._large.num_held[block // self.pages_per_large]:
-                    self._evict_this(block)
-                    return block
+        """Evict a cached block that no other type can have."""
+        while self._with_cached:
+            page = self._with_cached[0]
+            if page in self._free_in and self._large.num_held[page]:
+                for block in reversed(self._blocks_of(page)):  # a request's last tokens first
+                    if self._run_of[block] is not None:
+                        self._evict_this(block)
+                        return block
+            self._with_cached.popleft()
+            self._in_with_cached.discard(page)
         raise InvariantError("no-overdraft: a block is asked for where none is free")
 
     def withdraw(self, page: int) -> None:
@@ -164,7 +203,7 @@ class SmallPages(BlockPool):
     def _evict_this(self, block: int) -> None:
         run = self._run_of[block]
         assert run is not None
-        index = run.blocks.index(block)
+        index = self._index_in_run[block]
         if run.num_lost:
             run.tally.num_unreachable -= run.num_lost_among(range(index, index + 1))
         self._run_of[block] = None
@@ -185,9 +224,25 @@ class SmallPages(BlockPool):
     def put_hashed(self, keys: list[int], blocks: list[int], tally: Tally, anchors: list[int] = NO_ANCHORS) -> None:
         """Drop one holder of each block; those without any left queue up in this order, beside their keys."""
         super().put_hashed(keys, blocks, tally, anchors)
+        if self._queue:
+            for index, block in enumerate(self._queue[-1].blocks):
+                self._index_in_run[block] = index
+            self._drop_ended_runs()
         for block in blocks:
             if self._run_of[block] is not None:
                 self._large.let_go(block // self.pages_per_large)
+
+    def _drop_ended_runs(self) -> None:
+        """Runs at the head of the queue of which no block is free any more."""
+        while self._queue:
+            run = self._queue[0]
+            while run.next < len(run.blocks) and self._run_of[run.blocks[run.next]] is not run:
+                run.next += 1
+            if run.next < len(run.blocks):
+                return
+            self._queue.popleft()
+            if run.anchors:
+                run.tally.leave(run)
 
     def touch(self, blocks: list[int], tally: Tally) -> None:
         """Add a holder to each hashed block; free ones leave the queue."""

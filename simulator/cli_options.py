@@ -24,6 +24,10 @@ def _option(panel: str, help_text: str, *names: str) -> typer.models.OptionInfo:
 Trace = Annotated[
     Path | None, _option(TRAFFIC, "Trace to replay (Mooncake JSONL, Azure CSV). Without it: a synthetic conversation.")
 ]
+WasteTrace = Annotated[
+    Path | None,
+    _option(TRAFFIC, "Trace to replay under each grouping; with --all-models only its lengths count.", "--trace"),
+]
 RequestRate = Annotated[
     float | None, _option(TRAFFIC, "Instead of a trace: so many requests a second, as a Poisson process.")
 ]

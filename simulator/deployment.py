@@ -5,6 +5,7 @@ from functools import cached_property
 
 from kvcache.layout import KVCacheLayout
 from kvcache.manager import CacheSettings, KVCacheManager
+from kvcache.policies import GroupingPolicy
 from models_configs import Model
 from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
@@ -85,8 +86,8 @@ class Deployment:
         }
 
 
-def deploy(scenario: Scenario) -> Deployment:
-    """The server that a scenario asks for, ready to serve.
+def deploy(scenario: Scenario, policy: GroupingPolicy | None = None) -> Deployment:
+    """The server that a scenario asks for, ready to serve; `policy` groups its layers, if one is given.
 
     Raises ValueError with one line for a person: UnknownModelError, UnknownGpuError, WeightsDoNotFitError,
     KVCacheError (the pool is too small, the layers cannot be grouped) or ScenarioError.
@@ -94,7 +95,7 @@ def deploy(scenario: Scenario) -> Deployment:
     if scenario.pipeline_parallel_size > 1 or scenario.speculative_config is not None:
         flag = "--pipeline-parallel-size" if scenario.pipeline_parallel_size > 1 else "--speculative-config"
         raise ScenarioError(f"{flag}: is known to `kvplan capacity`, but steps with it are not simulated yet")
-    server = plan_server(scenario)
+    server = plan_server(scenario, policy)
     layout = server.layout()
     keeps_states = any(getattr(group.spec, "cache_mode", None) == "align" for group in layout.groups)
     cache_settings = CacheSettings(

@@ -8,11 +8,12 @@ import simpy
 from simpy.events import Event
 
 from kvcache.hashing import PrefixKeys
+from kvcache.policies import GroupingPolicy
 from simulator.backing import back
 from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
-from simulator.recorder import Recorder
+from simulator.recorder import BATCHES_PER_SAMPLE, Recorder
 from simulator.replica import Inbox, StepObserver, run_replica, run_replica_async, wait_until
 from simulator.request import Request
 from simulator.result import Result
@@ -44,16 +45,20 @@ def simulate(
     trace: Trace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
     timeline: Path | None = None,
+    policy: GroupingPolicy | None = None,
+    batches_per_sample: int = BATCHES_PER_SAMPLE,
 ) -> Result:
     """Replay a workload on the server that a scenario describes.
 
     `trace` replaces the scenario's own workload; `on_progress(now_s, num_ended)` is called now and then.
     `timeline`, FILE.json or FILE.json.gz, is written for the Perfetto viewer: every request and every step.
+    `policy` groups the layers, instead of the one that the scenario names. The memory ledger is written down every
+    `batches_per_sample` batches: the more often, the closer the wasted bytes, and the longer it takes.
     Raises ValueError with one line for a person where the scenario or the trace is wrong.
     """
-    deployment = deploy(scenario)
+    deployment = deploy(scenario, policy)
     scheduler = deployment.new_scheduler()
-    recorder = Recorder(scheduler, on_progress)
+    recorder = Recorder(scheduler, on_progress, batches_per_sample)
     trace = trace or workload_of(scenario)
     backing = back(deployment, scheduler, trace)
     if timeline is None:

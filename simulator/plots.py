@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INK",
+    "as_png",
+    "as_svg",
     "draw_kv_usage",
     "draw_latencies",
     "draw_ledger",
@@ -59,6 +62,7 @@ _BINS = 600
 _RATE_BINS = 150  # prompts come in bursts: finer bins would show single steps
 _CURVE_POINTS = 500
 _WIDTH_INCHES = 9.6
+_DOTS_PER_INCH = 110
 _GIB = 2.0**30
 
 _POOL_PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -76,7 +80,11 @@ _POOL_PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 def figures(result: Result) -> dict[str, bytes]:
     """Name to SVG of each figure for which the run has data."""
-    return {figure.name: _svg(result, figure) for figure in _FIGURES if figure.has_data(result)}
+    return {
+        figure.name: as_svg(partial(figure.draw, result), figure.height_inches)
+        for figure in _FIGURES
+        if figure.has_data(result)
+    }
 
 
 def draw_kv_usage(result: Result, figure: FigureBase) -> None:
@@ -294,17 +302,34 @@ _FIGURES = (
 )
 
 
-def _svg(result: Result, kind: _Figure) -> bytes:
+def as_svg(draw: Callable[[FigureBase], None], height_inches: float) -> bytes:
+    """A figure in the style of all reports; equal data give equal bytes."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH_INCHES, kind.height_inches), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
         FigureCanvasSVG(figure)
-        kind.draw(result, figure)
+        draw(figure)
         figure.align_ylabels()
         buffer = BytesIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))  # no version, no date: equal runs, equal bytes
         figure.savefig(buffer, format="svg", metadata=nothing)
+    return buffer.getvalue()
+
+
+def as_png(draw: Callable[[FigureBase], None], height_inches: float) -> bytes:
+    """The same on white, for where no SVG can be shown."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context({**_STYLE, "figure.facecolor": "white"}):
+        figure = Figure(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
+        FigureCanvasAgg(figure)
+        draw(figure)
+        figure.align_ylabels()
+        buffer = BytesIO()
+        figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""A progress bar for one run: simulated time, finished requests, speed and when it will end."""
+"""Progress bars for one run and for several side by side: finished requests, speed, and when it will end."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from simulator.scenario import Scenario
 from workloads import Trace
 
-__all__ = ["RunProgress"]
+__all__ = ["RunProgress", "StudyProgress"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -57,6 +57,37 @@ class RunProgress:
         self._last = now
         speed = num_ended / (now - self._started)
         self._progress.update(self._task, completed=num_ended, simulated=_duration(now_s), speed=speed)
+
+
+class StudyProgress:
+    """Shows on standard error how far several runs of one trace are, together, and when the last will end."""
+
+    def __init__(self, name: str, num_requests: int, *, shown: bool) -> None:
+        console = Console(stderr=True)
+        self._num_requests = num_requests
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._progress.add_task(f"Replaying {name}", total=num_requests)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, num_ended: int, num_runs: int) -> None:
+        """So many requests have ended, over all runs."""
+        self._progress.update(self._task, completed=num_ended, total=num_runs * self._num_requests)
 
 
 def _num_lines(file: Path | None) -> int | None:

@@ -17,7 +17,7 @@ from simulator.request import Request
 from simulator.scheduler import Plan, Scheduler
 from simulator.table import Columns
 
-__all__ = ["TOO_LARGE", "Recorder"]
+__all__ = ["BATCHES_PER_SAMPLE", "TOO_LARGE", "Recorder"]
 
 CHUNK_ROWS = 1 << 15
 BATCHES_PER_SAMPLE = 64
@@ -91,9 +91,15 @@ class _Planned(NamedTuple):
 class Recorder:
     """Watches every step of one replica and keeps the tables of a run."""
 
-    def __init__(self, scheduler: Scheduler, on_progress: Callable[[float, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        on_progress: Callable[[float, int], None] | None = None,
+        batches_per_sample: int = BATCHES_PER_SAMPLE,
+    ) -> None:
         """`on_progress(now_s, num_ended)` is called now and then."""
         self._on_progress = on_progress
+        self._between_samples = batches_per_sample, batches_per_sample * STEPS_PER_SAMPLE // BATCHES_PER_SAMPLE
         self._pool_bytes = PoolBytes(scheduler)
         self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS), REQUEST_COUNTS)
         self._names: dict[str, list[str | None]] = {name: [] for name in REQUEST_NAMES}
@@ -130,7 +136,8 @@ class Recorder:
         pool_bytes = NO_BYTES
         if self._num_planned >= self._next_sample[0] or scheduler.step >= self._next_sample[1]:
             pool_bytes = self._pool_bytes.sample(batch)
-            self._next_sample = (self._num_planned + BATCHES_PER_SAMPLE, scheduler.step + STEPS_PER_SAMPLE)
+            batches, steps = self._between_samples
+            self._next_sample = self._num_planned + batches, scheduler.step + steps
         self._in_flight.append(_Planned(state, pool_bytes, late_since_s, num_late_decodes))
         self._num_planned += 1
 

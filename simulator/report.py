@@ -12,7 +12,7 @@ from simulator.plots import INK, figures
 from simulator.result import Result
 from simulator.summary_table import format_bytes, format_number, format_share, latency_rows, list_reasons, summary_lines
 
-__all__ = ["Verdict", "judge", "render_report", "write_report"]
+__all__ = ["Verdict", "inline_svg", "judge", "render_page", "render_report", "write_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _FULL_USAGE = 0.95
@@ -93,23 +93,19 @@ def write_report(result: Result, path: str | Path) -> None:
 
 def render_report(result: Result) -> str:
     """The report as HTML; equal results give equal text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
     drawn = [
         {
             "title": _FIGURE_TITLES[name],
             "caption": _FIGURE_CAPTIONS[name],
             "alt": _describe_figure(name, result.summary),
-            "svg": Markup(_inline_svg(name, svg)),
+            "svg": Markup(inline_svg(name, svg)),
         }
         for name, svg in figures(result).items()
     ]
-    return environment.get_template("report.html.j2").render(
+    return render_page(
+        "report.html.j2",
         title=_title(result.scenario),
         verdict=judge(result.summary, result.scenario),
         summary=summary_lines(result.summary),
@@ -120,6 +116,17 @@ def render_report(result: Result) -> str:
         figures=drawn,
         scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
     )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """One of `templates` with its values; a value that it does not get is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(template).render(**values)
 
 
 def _find_limit(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
@@ -187,7 +194,7 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."
 
 
-def _inline_svg(name: str, svg: bytes) -> str:
+def inline_svg(name: str, svg: bytes) -> str:
     """The <svg> element alone, in the page's text colour, with ids that no other figure has."""
     text = svg.decode()
     text = text[text.index("<svg") :].replace(INK, "currentColor")

@@ -50,8 +50,10 @@ class Server:
     block_size: int
     """Tokens in a block of an attention layer, aligned with the states."""
     enable_prefix_caching: bool
+    kept: KeptLayers
+    """What each layer that keeps something keeps, before blocks are aligned."""
     specs: tuple[KVCacheSpec, ...]
-    """What each layer that keeps something keeps."""
+    """The same, aligned."""
     groups: tuple[KVCacheGroup, ...]
     """Of all layers."""
     pool_kind: PoolKind
@@ -103,9 +105,10 @@ class Server:
         return replace(layout, remainder_bytes=budgets[0] - layout.pool_bytes)
 
 
-def plan_server(scenario: Scenario) -> Server:
+def plan_server(scenario: Scenario, policy: GroupingPolicy | None = None) -> Server:
     """Resolve a command line.
 
+    `policy` groups the layers instead of the one that the scenario names: one that was told the lengths of a trace.
     Raises ValueError with one line for a person: UnknownModelError, UnknownGpuError, WeightsDoNotFitError,
     KVCacheError (the layers cannot be grouped) or ScenarioError.
     """
@@ -122,8 +125,9 @@ def plan_server(scenario: Scenario) -> Server:
         caching = not specs or any(spec.kind != "mamba" for spec in specs)
     if scenario.mamba_block_size is not None and not caching:
         raise ScenarioError("--mamba-block-size: needs --enable-prefix-caching")
-    policy = _policy(scenario)
-    specs = policy.align(_kept(scenario, specs, caching, limits.max_model_len))
+    policy = policy or _policy(scenario)
+    kept = _kept(scenario, specs, caching, limits.max_model_len)
+    specs = policy.align(kept)
     groups = tuple(policy.groups(specs))
     attention_blocks = [spec.block_size for spec in specs if spec.kind != "mamba"]
     return Server(
@@ -133,6 +137,7 @@ def plan_server(scenario: Scenario) -> Server:
         limits=limits,
         block_size=(attention_blocks or [spec.block_size for spec in specs] or [BLOCK_SIZE])[0],
         enable_prefix_caching=caching,
+        kept=kept,
         specs=tuple(specs),
         groups=groups,
         pool_kind=DOCUMENT if scenario.semantics == "document" and policy.pool_kind.is_one_size else policy.pool_kind,

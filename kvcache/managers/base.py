@@ -177,11 +177,15 @@ class SingleTypeManager(ABC):
     def first_missing(self, keys: list[int], start: int, end: int) -> int:
         """The first position from `start` to `end` whose block is not cached, or `end`.
 
-        Only where a cached block implies that those before it are cached too. So it is where requests
+        It is quick where a cached block implies that those before it are cached too. So it is where requests
         hold and give back a beginning as a whole: what comes later is always reused earlier. Then a
         bisection finds it.
         """
         units = self.units_per_block
+        if not self.pool.keeps_beginnings:
+            while start < end and self.is_cached(keys[(start + 1) * units - 1]):
+                start += 1
+            return start
         while start < end:
             middle = (start + end) // 2
             if self.is_cached(keys[(middle + 1) * units - 1]):

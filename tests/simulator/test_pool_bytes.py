@@ -270,6 +270,35 @@ def test_large_pages_hold_every_byte(name, requests, num_pages, is_async, retent
     assert log.scheduler.manager.pool.num_free == num_pages - 1
 
 
+def test_a_long_hit_leaves_each_type_its_own_large_pages():
+    """Two levels: behind a hit of 40 tokens the whole window counts as less than what its next 16 tokens take."""
+    prefix = tuple(range(10))
+    log = run(
+        [Arrival(0.0, 41, 1, prefix), Arrival(50.0, 101, 1, prefix)], layers=[full(4), sliding(9, 4)],
+        grouping="two-level", num_blocks=60, max_num_batched_tokens=16,
+    )  # fmt: skip
+    assert log.requests["b"].cached_tokens == 40
+
+
+def test_what_is_cached_without_its_beginning_is_no_hit():
+    """Two levels: large pages go one by one, and the one with a prompt's beginning may go before those behind it.
+
+    The five preempt each other, come back, and look for what they had computed.
+    """
+    prompts = [
+        Arrival(0.0, 25, 18),
+        Arrival(0.0, 26, 16),
+        Arrival(0.0, 25, 14),
+        Arrival(0.0, 26, 1),
+        Arrival(0.0, 28, 10),
+    ]
+    log = run(
+        prompts, layers=UNPADDED["states and windows"], grouping="two-level", num_blocks=12, max_num_batched_tokens=16,
+        async_scheduling=False,
+    )  # fmt: skip
+    assert all(request.finish_s is not None for request in log.requests.values())
+
+
 @pytest.mark.parametrize(
     "name", [name for name in LAYERS if name not in ("unequal heads", "windows in smaller blocks")]
 )

@@ -12,18 +12,19 @@ from models_configs import find_model, list_models
 from simulator.capacity import Capacity
 from simulator.scenario import Scenario, ScenarioError
 from simulator.server import plan_server
-from simulator.waste_command import kept_layers, print_waste, waste_of_model
+from simulator.static_waste import kept_layers, waste_of_model
+from simulator.waste_command import print_waste
 
 
-def ask(name=None, **asked):
+def ask(name=None, settings=None, **asked):
     given = {"all_models": False, "groupings": [], "request_lengths": [], "threshold_pct": 10.0, "out": None}
-    print_waste(name, **{**given, "as_json": False, **asked})
+    print_waste(name, settings, **{**given, "as_json": False, **asked})
 
 
 @pytest.fixture
 def said(capsys):
-    def run(name=None, **asked) -> str:
-        ask(name, **asked)
+    def run(name=None, settings=None, **asked) -> str:
+        ask(name, settings, **asked)
         return capsys.readouterr().out
 
     return run
@@ -31,8 +32,8 @@ def said(capsys):
 
 @pytest.fixture
 def rows(said):
-    def run(name=None, **asked) -> list[dict]:
-        return json.loads(said(name, as_json=True, **asked))
+    def run(name=None, settings=None, **asked) -> list[dict]:
+        return json.loads(said(name, settings, as_json=True, **asked))
 
     return run
 
@@ -103,13 +104,16 @@ def test_padding_below_the_threshold_is_acceptable(said):
     assert "vLLM's padding is nowhere more than 20 %" in said("gemma-3-27b", threshold_pct=20)
 
 
-def test_table_and_picture_go_into_a_folder(said, tmp_path):
+def test_tables_picture_and_reports_go_into_a_folder(said, tmp_path):
     said("gemma-3-27b", out=tmp_path / "new", request_lengths=[128, 8192])
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["waste.csv", "waste.png"]
-    assert (tmp_path / "new" / "waste.png").read_bytes().startswith(b"\x89PNG")
-    table = list(csv.DictReader((tmp_path / "new" / "waste.csv").read_text().splitlines()))
+    written = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    assert sorted(written) == ["waste.csv", "waste.html", "waste.md", "waste.png"]
+    assert written["waste.png"].startswith(b"\x89PNG")
+    table = list(csv.DictReader(written["waste.csv"].decode().splitlines()))
     assert len(table) == 2 * len(POLICIES)
     assert table[0]["padding_layers_bytes"] == str(8 * 8 * 16 * 8192)
+    assert "| vllm | 7 | 10 | 8 | 11.4% | 6.3% |" in written["waste.md"].decode()
+    assert "gcd fixes it" in written["waste.html"].decode()
 
 
 @pytest.mark.parametrize(
