@@ -7,10 +7,22 @@ mark of a slot      content of its token ^ number of its group ^ number of its p
 
 Marks are real bytes of the pool, at the beginning of a token's key (or latent) and of each tensor of a
 state. They are written and read where a layer's views have these bytes.
+
+Tokens need no mark in every layer: all layers of a group follow one block table, so a wrong block is wrong in each of
+them. A block has its turn instead, one of the places that all groups have, whoever holds it:
+
+```
+# 3 turns       place 0    place 1    place 2    place 3    place 4
+# turn 0           x                                x                  whoever writes here next, in any group,
+# turn 1                      x                                x       writes over a mark of this block
+# turn 2                                 x
+```
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from math import gcd
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +40,22 @@ MOST_AT_ONCE = 1 << 13
 FEW = 12
 """Blocks that are counted faster one by one."""
 
-Marks = tuple[int, int, np.ndarray, np.ndarray]
+
+class Marks(NamedTuple):
+    """Marks of some entries, where they are and what they should be: [places of a turn, entries], or [entries]."""
+
+    entries: slice | np.ndarray
+    places: np.ndarray
+    words: np.ndarray
+    values: np.ndarray
+
+
+class Turns(NamedTuple):
+    """Which places of a block have marks: every `count`-th, from the block's own turn on."""
+
+    count: int
+    of_block: np.ndarray
+    """By block: 0 to `count` - 1."""
 
 
 class Writer:
@@ -46,48 +73,80 @@ class Writer:
 class Places:
     """Groups whose layers have their marks at the same bytes of a block."""
 
-    __slots__ = ("layers", "rows", "salts", "slot_words", "start_words", "stride_words")
-
-    def __init__(self, rows: list[int], layers: list[list[int]], bounds: list[tuple[int, int, int]], word: int) -> None:
+    def __init__(
+        self,
+        rows: list[int],
+        layers: list[list[int]],
+        bounds: Sequence[tuple[int, int, int]],
+        word: int,
+        turns: Turns,
+    ) -> None:
         """`rows` number the groups within their manager; `bounds` are (start, stride, slot) bytes of each place."""
         self.rows = rows
         self.layers = layers
         """For each row, the layer of each place."""
-        starts, strides, slots = (
-            np.array(column, dtype=np.int64)[:, None] // word for column in zip(*bounds, strict=True)
+        self.turns = turns
+        self.starts, self.strides, self.slots = (
+            np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True)
         )
-        self.start_words = starts
-        self.stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
-        self.slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
-        self.salts = _salts(len(bounds), stream=1)[:, None]
+        if len(np.unique(self.strides)) == 1:
+            self.strides = self.strides[:1]
+        if len(np.unique(self.slots)) == 1:
+            self.slots = self.slots[:1]
+        self.salts = _salts(len(bounds), stream=1)
+        num_rounds, self.num_left = divmod(len(bounds), turns.count)
+        self.rounds = np.arange(num_rounds * turns.count).reshape(num_rounds, turns.count)
+        """[rounds, turns]: the places that each turn has; `num_left` turns have one more."""
 
     def marks(self, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> Iterator[Marks]:
-        """(first place, first entry, where, what) of the marks of slots in blocks, a few thousand at once."""
-        num_places, num_entries = len(self.salts), len(blocks)
-        words = blocks * self.stride_words + slots * self.slot_words
-        if num_places * num_entries <= MOST_AT_ONCE:
-            yield 0, 0, self.start_words + words, self.salts ^ keys
-            return
-        for entry in range(0, num_entries, MOST_AT_ONCE):
-            part = slice(entry, entry + MOST_AT_ONCE)
-            some_words, some_keys = words[:, part], keys[part]
-            for place in range(num_places):
-                row = place % len(words)
-                yield place, entry, some_words[row] + self.start_words[place], some_keys ^ self.salts[place]
+        """The marks of slots in blocks, a few thousand at once."""
+        turns = self.turns.of_block[blocks]
+        at_once = MOST_AT_ONCE // max(len(self.rounds), 1)
+        for entry in range(0, len(blocks), at_once):
+            some = slice(entry, entry + at_once)
+            yield self._of(some, self.rounds[:, turns[some]], blocks, slots, keys)
+        if self.num_left:
+            (some_left,) = np.nonzero(turns < self.num_left)
+            yield self._of(some_left, turns[some_left] + self.rounds.size, blocks, slots, keys)
+
+    def _of(
+        self,
+        some: slice | np.ndarray,
+        places: np.ndarray,
+        blocks: np.ndarray,
+        slots: np.ndarray | int,
+        keys: np.ndarray,
+    ) -> Marks:
+        """The marks of some of the entries at `places`, [..., entries]."""
+        some_slots = slots if isinstance(slots, int) else slots[some]
+        words = self.starts[places] + blocks[some] * _each(self.strides, places)
+        words += some_slots * _each(self.slots, places)
+        return Marks(some, places, words, keys[some] ^ self.salts[places])
 
 
 class MarkedPool:
     """The pages of a pool, who wrote last into each block, and up to where a block was read back as it should be."""
 
-    def __init__(self, pages: KVPages, managers_groups: Sequence[range]) -> None:
-        """Raise KVCacheError where a slot is too small for a mark."""
+    def __init__(self, pages: KVPages, managers_groups: Sequence[range], *, every_layer: bool = False) -> None:
+        """Tokens have marks in the layers whose turn it is, or in every layer; states have them in every layer.
+
+        Raises KVCacheError where a slot is too small for a mark.
+        """
         placement = pages.placement
         self.layers_of = [placement.of_group(group) for groups in managers_groups for group in groups]
         bounds = [_bounds(layers) for layers in self.layers_of]
         word = gcd(MARK_BYTES, *(number for group in bounds for numbers in group for number in numbers))
         self.words = pages.words(word)
         self.group_salts = _salts(len(bounds), stream=2)
-        self.places = [_alike(groups, bounds, self.layers_of, word) for groups in managers_groups]
+        every = Turns(1, np.zeros(placement.num_blocks, dtype=np.int64))
+        self.turns = every if every_layer else _turns(placement.num_blocks, self.layers_of)
+        self.places = [
+            [
+                Places(rows, layers, numbers, word, self.turns if numbers[0][2] else every)
+                for numbers, rows, layers in _alike(groups, bounds, self.layers_of)
+            ]
+            for groups in managers_groups
+        ]
         self.writer = np.full(placement.num_blocks, NOBODY, dtype=np.int64)
         self.seen = np.zeros(placement.num_blocks, dtype=np.int64)
         """By block: the key of the last token that was read back from it, all before that one being right."""
@@ -121,26 +180,29 @@ class MarkedPool:
 
     def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
         """Write marks; arrays of one entry per slot (and group)."""
-        for _, _, words, marks in places.marks(blocks, slots, keys):
-            self.words.write(words, marks)
-        self.num_written += len(places.salts) * len(blocks)
+        for marks in places.marks(blocks, slots, keys):
+            self.words.write(marks.words, marks.values)
+            self.num_written += marks.words.size
 
     def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
         """Whether any mark differs from what it should be."""
-        self.num_read += len(places.salts) * len(blocks)
-        differ = [self.words.differ(words, marks) for _, _, words, marks in places.marks(blocks, slots, keys)]
-        return any(differ)
+        is_wrong = False
+        for marks in places.marks(blocks, slots, keys):
+            is_wrong |= self.words.differ(marks.words, marks.values)
+            self.num_read += marks.words.size
+        return is_wrong
 
     def first_wrong(
         self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
     ) -> tuple[int, int, int]:
         """(place, entry, mark found) of the first mark that is wrong."""
-        for first_place, first_entry, words, marks in places.marks(blocks, slots, keys):
-            found = np.atleast_2d(self.words.read(words))
-            wrong = np.argwhere(found != marks)
+        for marks in places.marks(blocks, slots, keys):
+            found = self.words.read(marks.words)
+            wrong = np.argwhere(found != marks.values)
             if len(wrong):
-                place, entry = wrong[0].tolist()
-                return first_place + place, first_entry + entry, int(found[place, entry])
+                at = tuple(wrong[0])
+                entries = np.arange(len(blocks))[marks.entries]
+                return int(marks.places[at]), int(entries[at[-1]]), int(found[at])
         raise ValueError("no mark is wrong")
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
@@ -189,21 +251,26 @@ def _bounds(layers: Sequence[LayerPages]) -> list[tuple[int, int, int]]:
 
 
 def _alike(
-    groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]], word: int
-) -> list[Places]:
-    """The groups of one manager, those with their marks at equal places together."""
+    groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]]
+) -> Iterator[tuple[tuple[tuple[int, int, int], ...], list[int], list[list[int]]]]:
+    """The groups of one manager, those with their marks at equal places together: (bounds, rows, layers by row)."""
     rows_of: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
     for row, group in enumerate(groups):
         rows_of.setdefault(tuple(bounds[group]), []).append(row)
-    return [
-        Places(
-            rows,
-            [
-                [pages.layer for pages in layers[groups[row]] for _ in range(len(key) // len(layers[groups[row]]))]
-                for row in rows
-            ],
-            list(key),
-            word,
-        )
-        for key, rows in rows_of.items()
-    ]
+    for key, rows in rows_of.items():
+        per_layer = len(key) // len(layers[groups[rows[0]]])
+        yield key, rows, [[pages.layer for pages in layers[groups[row]] for _ in range(per_layer)] for row in rows]
+
+
+def _turns(num_blocks: int, layers_of: Sequence[list[LayerPages]]) -> Turns:
+    """As many turns as there are places which all groups have, at the same bytes of a block."""
+    where = [[(pages.start_bytes, pages.stride_bytes, pages.page_bytes) for pages in layers] for layers in layers_of]
+    shared = takewhile(lambda of_groups: len(set(of_groups)) == 1, zip(*where, strict=False))
+    num_turns = max(len(list(shared)), 1)
+    # By chance, or a group that always gets every eighth block would always have the same turn.
+    return Turns(num_turns, _salts(num_blocks, stream=3) % num_turns)
+
+
+def _each(column: np.ndarray, places: np.ndarray) -> Any:
+    """A number for each place, or the one that all places have."""
+    return column[places] if len(column) > 1 else column[0]

@@ -33,10 +33,18 @@ class Witness:
     within-reach: the tables have a block for all that a step reads and writes.
     """
 
-    def __init__(self, pages: KVPages, scheduler: Scheduler, observer: StepObserver, *, rereads: bool = False) -> None:
+    def __init__(
+        self,
+        pages: KVPages,
+        scheduler: Scheduler,
+        observer: StepObserver,
+        *,
+        rereads: bool = False,
+        every_layer: bool = False,
+    ) -> None:
         """`observer` is told all that the witness is told; the scheduler's `run_watcher` is the witness from now on."""
         managers = scheduler.manager.managers
-        self.pool = MarkedPool(pages, [manager.groups for manager in managers])
+        self.pool = MarkedPool(pages, [manager.groups for manager in managers], every_layer=every_layer)
         self._observer = observer
         self._scheduler = scheduler
         self._rereads = rereads

@@ -82,6 +82,7 @@ def replay_with_witness(
     *,
     device: str = "cpu",
     rereads: bool = True,
+    every_layer: bool = True,
     one_by_one: bool = True,
     order: str = LAYER_OUTERMOST,
 ) -> Replayed:
@@ -89,7 +90,7 @@ def replay_with_witness(
     layout, scheduler = build(scenario)
     log = _Log()
     pages = KVPages(layout, device, order)
-    witness = Witness(pages, scheduler, log, rereads=rereads)
+    witness = Witness(pages, scheduler, log, rereads=rereads, every_layer=every_layer)
     requests = []
     for request, content in requests_with_content(scenario, scheduler):
         witness.expect(request, content)
