@@ -19,7 +19,7 @@ them. A block has its turn instead, one of the places that all groups have, whoe
 ```
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from math import gcd
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ FEW = 12
 class Marks(NamedTuple):
     """Marks of some entries, where they are and what they should be: [places of a turn, entries], or [entries]."""
 
-    entries: slice | np.ndarray
+    entries: np.ndarray
     places: np.ndarray
     words: np.ndarray
     values: np.ndarray
@@ -85,43 +85,38 @@ class Places:
         self.rows = rows
         self.layers = layers
         """For each row, the layer of each place."""
-        self.turns = turns
-        self.starts, self.strides, self.slots = (
-            np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True)
-        )
-        if len(np.unique(self.strides)) == 1:
-            self.strides = self.strides[:1]
-        if len(np.unique(self.slots)) == 1:
-            self.slots = self.slots[:1]
-        self.salts = _salts(len(bounds), stream=1)
-        num_rounds, self.num_left = divmod(len(bounds), turns.count)
-        self.rounds = np.arange(num_rounds * turns.count).reshape(num_rounds, turns.count)
-        """[rounds, turns]: the places that each turn has; `num_left` turns have one more."""
+        self._turn_of = turns.of_block
+        num_rounds, self._num_left = divmod(len(bounds), turns.count)
+        self._rounds = np.arange(num_rounds * turns.count).reshape(num_rounds, turns.count)
+        """[rounds, turns]: the places that each turn has; the first `_num_left` turns have one more."""
+        starts, strides, slots = (np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True))
+        self._start_words = starts
+        self._stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
+        self._slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
+        self._salts = _salts(len(bounds), stream=1)
 
-    def marks(self, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> Iterator[Marks]:
-        """The marks of slots in blocks, a few thousand at once."""
-        turns = self.turns.of_block[blocks]
-        at_once = MOST_AT_ONCE // max(len(self.rounds), 1)
+    def marks(self, blocks: np.ndarray, slots: np.ndarray, keys: np.ndarray) -> Iterator[Marks]:
+        """The marks of slots in blocks, a few thousand at once; arrays of one entry per slot (and group)."""
+        turns = self._turn_of[blocks]
+        at_once = MOST_AT_ONCE // len(self._rounds)
         for entry in range(0, len(blocks), at_once):
             some = slice(entry, entry + at_once)
-            yield self._of(some, self.rounds[:, turns[some]], blocks, slots, keys)
-        if self.num_left:
-            (some_left,) = np.nonzero(turns < self.num_left)
-            yield self._of(some_left, turns[some_left] + self.rounds.size, blocks, slots, keys)
+            places = self._rounds[:, turns[some]]
+            yield Marks(
+                entry + np.arange(places.shape[1]), places, *self._at(places, blocks[some], slots[some], keys[some])
+            )
+        if self._num_left:
+            (left,) = np.nonzero(turns < self._num_left)
+            places = turns[left] + self._rounds.size
+            yield Marks(left, places, *self._at(places, blocks[left], slots[left], keys[left]))
 
-    def _of(
-        self,
-        some: slice | np.ndarray,
-        places: np.ndarray,
-        blocks: np.ndarray,
-        slots: np.ndarray | int,
-        keys: np.ndarray,
-    ) -> Marks:
-        """The marks of some of the entries at `places`, [..., entries]."""
-        some_slots = slots if isinstance(slots, int) else slots[some]
-        words = self.starts[places] + blocks[some] * _each(self.strides, places)
-        words += some_slots * _each(self.slots, places)
-        return Marks(some, places, words, keys[some] ^ self.salts[places])
+    def _at(
+        self, places: np.ndarray, blocks: np.ndarray, slots: np.ndarray, keys: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(words, values) of marks at `places`, [..., entries]."""
+        words = self._start_words[places] + blocks * _each(self._stride_words, places)
+        words += slots * _each(self._slot_words, places)
+        return words, keys ^ self._salts[places]
 
 
 class MarkedPool:
@@ -178,32 +173,21 @@ class MarkedPool:
             for block in blocks:
                 self.holders[block] += change
 
-    def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
-        """Write marks; arrays of one entry per slot (and group)."""
-        for marks in places.marks(blocks, slots, keys):
+    def write(self, all_marks: Iterable[Marks]) -> None:
+        """Write marks."""
+        for marks in all_marks:
             self.words.write(marks.words, marks.values)
             self.num_written += marks.words.size
 
-    def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
-        """Whether any mark differs from what it should be."""
-        is_wrong = False
-        for marks in places.marks(blocks, slots, keys):
-            is_wrong |= self.words.differ(marks.words, marks.values)
+    def first_wrong(self, all_marks: Iterable[Marks]) -> tuple[int, int, int] | None:
+        """Read marks: (place, entry, mark found) of the first that differs from what it should be."""
+        for marks in all_marks:
             self.num_read += marks.words.size
-        return is_wrong
-
-    def first_wrong(
-        self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
-    ) -> tuple[int, int, int]:
-        """(place, entry, mark found) of the first mark that is wrong."""
-        for marks in places.marks(blocks, slots, keys):
-            found = self.words.read(marks.words)
-            wrong = np.argwhere(found != marks.values)
-            if len(wrong):
-                at = tuple(wrong[0])
-                entries = np.arange(len(blocks))[marks.entries]
-                return int(marks.places[at]), int(entries[at[-1]]), int(found[at])
-        raise ValueError("no mark is wrong")
+            if self.words.differ(marks.words, marks.values):
+                found = self.words.read(marks.words)
+                at = tuple(np.argwhere(found != marks.values)[0])
+                return int(marks.places[at]), int(marks.entries[at[-1]]), int(found[at])
+        return None
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
         """The error for a mark that is not its reader's; `where` says what should be there."""

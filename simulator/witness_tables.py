@@ -11,7 +11,7 @@ in turn, so that what one group writes and another one reads would meet.
 ```
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from kvcache.errors import InvariantError
 from kvcache.managers import BlockTable, SingleTypeManager
 from kvcache.managers.mamba import StateTable
 from kvcache.specs import KVCacheSpec
-from simulator.marked_pool import MarkedPool, Places, Writer, out_of_reach
+from simulator.marked_pool import MarkedPool, Marks, Places, Writer, out_of_reach
 
 __all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
 
@@ -138,6 +138,12 @@ class _Slots(NamedTuple):
     blocks: np.ndarray
     slots: np.ndarray
     keys: np.ndarray
+    named: np.ndarray
+    """Each block once for each place of a table that names it: request by request, [positions x groups]."""
+    num_named: np.ndarray
+    """By request."""
+    last_keys: np.ndarray
+    """Of the last of these slots in each block of `named`."""
 
 
 class TokenTables:
@@ -154,7 +160,7 @@ class TokenTables:
         self._first_read = FIRST_READ[manager.spec.kind]
         self._tokens: Tokens | None = None
         self._written: _Slots | None = None
-        self._entries: list[Entries] = []
+        self._marks: list[list[Marks]] = []
         self._hits_are_seen = True
 
     def must_look(self, life: Life, num_computed: int) -> bool:
@@ -202,19 +208,18 @@ class TokenTables:
         assert self._tokens is not None
         tokens, pool = self._tokens, self._pool
         self._written = written = self._slots(tokens)
-        pool.writer[written.blocks] = np.repeat(tokens.numbers, tokens.counts)
-        self._entries = [self._of(places, written) for places in pool.places[self._nth]]
-        for places, entries in zip(pool.places[self._nth], self._entries, strict=True):
-            pool.write(places, *entries)
+        pool.writer[written.named] = np.repeat(tokens.numbers, written.num_named)
+        self._marks = [list(places.marks(*self._of(places, written))) for places in pool.places[self._nth]]
+        for marks in self._marks:
+            pool.write(marks)
 
     def after(self) -> bool:
         """Read them back; now these blocks are known to hold what they should."""
         assert self._tokens is not None
         assert self._written is not None
         written = self._written
-        self._verify(self._tokens, written, self._entries)
-        self._pool.seen[written.blocks] = written.keys  # of a block's tokens the last one counts
-        return self._hits_are_seen and bool((self._pool.holders[written.blocks] == 1).all())
+        self._verify(self._tokens, written, self._marks)
+        return self._hits_are_seen and bool((self._pool.holders[written.named] == 1).all())
 
     def reread(self, spans: Sequence[Span]) -> None:
         """Read all tokens that are attended to."""
@@ -222,8 +227,7 @@ class TokenTables:
         lives, _, ends, queries = zip(*spans, strict=True)
         tokens = Tokens(lives, [self._first_read(self._spec, query) for query in queries], ends)
         slots = self._slots(tokens)
-        self._verify(tokens, slots, [self._of(places, slots) for places in self._pool.places[self._nth]])
-        self._pool.seen[slots.blocks] = slots.keys
+        self._verify(tokens, slots, [places.marks(*self._of(places, slots)) for places in self._pool.places[self._nth]])
 
     def forget(self, life: Life) -> None:
         """Nobody reads the request's blocks any more."""
@@ -240,9 +244,14 @@ class TokenTables:
         lengths = (high - first) * num_groups
         # Where a table's position 0 would be in the parts, one behind the other.
         origins = np.cumsum(lengths) - lengths - first * num_groups
-        entries = np.repeat(origins, tokens.counts) + tokens.positions // size * num_groups
-        blocks = np.concatenate(parts)[entries + self._rows]
-        return _Slots(blocks, tokens.positions % size, tokens.marks ^ self._salts[:, None])
+        positions = tokens.positions // size
+        slots = tokens.positions - positions * size
+        named = np.concatenate(parts)
+        blocks = named[np.repeat(origins, tokens.counts) + positions * num_groups + self._rows]
+        is_last = slots == size - 1
+        is_last[np.cumsum(tokens.counts) - 1] = True
+        last_keys = (tokens.marks[is_last][:, None] ^ self._salts).ravel()
+        return _Slots(blocks, slots, tokens.marks ^ self._salts[:, None], named, lengths, last_keys)
 
     def _of(self, places: Places, slots: _Slots) -> Entries:
         """The slots of those groups that have their marks at these places, one behind the other."""
@@ -254,16 +263,19 @@ class TokenTables:
         offsets = slots.slots if len(rows) == 1 else np.tile(slots.slots, len(rows))
         return blocks.ravel(), offsets, keys.ravel()
 
-    def _verify(self, tokens: Tokens, slots: _Slots, all_entries: Sequence[Entries]) -> None:
-        for places, entries in zip(self._pool.places[self._nth], all_entries, strict=True):
-            if not self._pool.are_wrong(places, *entries):
+    def _verify(self, tokens: Tokens, slots: _Slots, all_marks: Sequence[Iterable[Marks]]) -> None:
+        """Read marks; then the blocks are known to hold what they should."""
+        for places, marks in zip(self._pool.places[self._nth], all_marks, strict=True):
+            wrong = self._pool.first_wrong(marks)
+            if wrong is None:
                 continue
-            place, entry, found = self._pool.first_wrong(places, *entries)
-            row, column = divmod(entry, len(slots.slots))
+            place, entry, found = wrong
+            nth, column = divmod(entry, len(slots.slots))
             life, position = tokens.owner(column)
-            block, layer = int(entries[0][entry]), places.layers[row][place]
+            block, layer = int(slots.blocks[places.rows[nth], column]), places.layers[nth][place]
             where = f"token {position} of layer {layer} in block {block}, slot {slots.slots[column]},"
             raise self._pool.wrong_mark(life.writer.name, block, found, where)
+        self._pool.seen[slots.named] = slots.last_keys
 
     def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
         layers = f"{self._num_groups} groups of {self._spec.kind} layers"
@@ -327,7 +339,7 @@ class StateTables:
         numbers = [state.life.writer.number for state in self._targets]
         self._pool.writer[blocks] = np.repeat(numbers, self._num_groups).reshape(-1, self._num_groups)
         for places in self._pool.places[self._nth]:
-            self._pool.write(places, blocks[:, places.rows].ravel(), 0, keys[:, places.rows].ravel())
+            self._pool.write(self._marks(places, blocks, keys))
 
     def after(self) -> bool:
         """Read them back; a state that was copied must be what it was."""
@@ -362,16 +374,22 @@ class StateTables:
         keys = np.array([state.mark for state in states])[:, None] ^ self._salts
         return np.array([state.blocks for state in states]), keys
 
+    @staticmethod
+    def _marks(places: Places, blocks: np.ndarray, keys: np.ndarray) -> Iterator[Marks]:
+        """The marks of states [states, groups] in those groups that have them at these places."""
+        blocks, keys = blocks[:, places.rows].ravel(), keys[:, places.rows].ravel()
+        return places.marks(blocks, np.zeros_like(blocks), keys)
+
     def _verify(self, states: Sequence[_State]) -> None:
         if not states:
             return
-        all_blocks, all_keys = self._joined(states)
+        blocks, keys = self._joined(states)
         for places in self._pool.places[self._nth]:
-            entries = (all_blocks[:, places.rows].ravel(), 0, all_keys[:, places.rows].ravel())
-            if self._pool.are_wrong(places, *entries):
-                place, entry, found = self._pool.first_wrong(places, *entries)
+            wrong = self._pool.first_wrong(self._marks(places, blocks, keys))
+            if wrong is not None:
+                place, entry, found = wrong
                 number, row = divmod(entry, len(places.rows))
-                state, block = states[number], int(entries[0][entry])
+                state, block = states[number], int(blocks[number, places.rows[row]])
                 where = (
                     f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
                 )
