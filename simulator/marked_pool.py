@@ -19,10 +19,10 @@ them. A block has its turn instead, one of the places that all groups have, whoe
 ```
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import gcd
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,23 +31,49 @@ from kvcache.pages import MARK_BYTES, KVPages
 from kvcache.placement import LayerPages
 from simulator.token_content import TokenContent, mixed
 
-__all__ = ["MarkedPool", "Places", "Writer", "out_of_reach"]
+__all__ = ["MarkedPool", "Marks", "Slots", "Writer", "out_of_reach"]
 
 NOBODY = -1
-MOST_AT_ONCE = 1 << 13
-"""Marks: what is worked out for them stays in a processor's cache, and is too small to be mapped anew each time."""
-
 FEW = 12
 """Blocks that are counted faster one by one."""
 
 
-class Marks(NamedTuple):
-    """Marks of some entries, where they are and what they should be: [places of a turn, entries], or [entries]."""
+class Slots(NamedTuple):
+    """Slots that lie block by block in some blocks, the same in several groups."""
 
-    entries: np.ndarray
-    places: np.ndarray
+    blocks: np.ndarray
+    """[blocks, groups]."""
+    num_slots: np.ndarray
+    """In each block."""
+    offsets: np.ndarray
+    """Of each slot in its block."""
+    marks: np.ndarray
+    """For each slot, what its token is."""
+    last_marks: np.ndarray
+    """For each block, what its last token is."""
+
+
+class Marks(NamedTuple):
+    """Marks: where they are and what they should be, one layer of a block after the other."""
+
     words: np.ndarray
     values: np.ndarray
+    slots: np.ndarray
+    """Numbers of their slots."""
+    ends: np.ndarray
+    """For each layer of a block, where its marks end."""
+    blocks: np.ndarray
+    layers: np.ndarray
+
+
+class Wrong(NamedTuple):
+    """A mark that is not what it should be."""
+
+    layer: int
+    block: int
+    slot: int
+    """The number of the slot."""
+    found: int
 
 
 class Turns(NamedTuple):
@@ -82,41 +108,34 @@ class Places:
         turns: Turns,
     ) -> None:
         """`rows` number the groups within their manager; `bounds` are (start, stride, slot) bytes of each place."""
-        self.rows = rows
-        self.layers = layers
-        """For each row, the layer of each place."""
+        self._rows = np.array(rows)
+        self._layers = np.array(layers)
+        """[rows, places]."""
         self._turn_of = turns.of_block
-        num_rounds, self._num_left = divmod(len(bounds), turns.count)
-        self._rounds = np.arange(num_rounds * turns.count).reshape(num_rounds, turns.count)
-        """[rounds, turns]: the places that each turn has; the first `_num_left` turns have one more."""
+        self._rounds = np.arange(0, len(bounds), turns.count)[:, None, None]
         starts, strides, slots = (np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True))
         self._start_words = starts
-        self._stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
+        self._stride_words = strides
         self._slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
         self._salts = _salts(len(bounds), stream=1)
 
-    def marks(self, blocks: np.ndarray, slots: np.ndarray, keys: np.ndarray) -> Iterator[Marks]:
-        """The marks of slots in blocks, a few thousand at once; arrays of one entry per slot (and group)."""
-        turns = self._turn_of[blocks]
-        at_once = MOST_AT_ONCE // len(self._rounds)
-        for entry in range(0, len(blocks), at_once):
-            some = slice(entry, entry + at_once)
-            places = self._rounds[:, turns[some]]
-            yield Marks(
-                entry + np.arange(places.shape[1]), places, *self._at(places, blocks[some], slots[some], keys[some])
-            )
-        if self._num_left:
-            (left,) = np.nonzero(turns < self._num_left)
-            places = turns[left] + self._rounds.size
-            yield Marks(left, places, *self._at(places, blocks[left], slots[left], keys[left]))
-
-    def _at(
-        self, places: np.ndarray, blocks: np.ndarray, slots: np.ndarray, keys: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """(words, values) of marks at `places`, [..., entries]."""
-        words = self._start_words[places] + blocks * _each(self._stride_words, places)
-        words += slots * _each(self._slot_words, places)
-        return words, keys ^ self._salts[places]
+    def marks(self, slots: Slots, group_salts: np.ndarray) -> Marks:
+        """The marks of slots in these groups; `group_salts` are those of all groups of their manager."""
+        turns = self._turn_of[slots.blocks].T[self._rows]
+        turn_places = turns + self._rounds
+        _, row, nth = np.nonzero(turn_places < len(self._salts))
+        places = turn_places[turn_places < len(self._salts)]
+        groups = self._rows[row]
+        blocks, counts = slots.blocks[nth, groups], slots.num_slots[nth]
+        ends = counts.cumsum()
+        firsts = slots.num_slots.cumsum()[nth] - counts
+        numbers = np.arange(ends[-1]) + (firsts - ends + counts).repeat(counts)
+        words = (self._start_words[places] + blocks * self._stride_words[places]).repeat(counts)
+        values = (group_salts[groups] ^ self._salts[places]).repeat(counts)
+        slot_words = self._slot_words[places].repeat(counts) if len(self._slot_words) > 1 else self._slot_words
+        words += slots.offsets[numbers] * slot_words
+        values ^= slots.marks[numbers]
+        return Marks(words, values, numbers, ends, blocks, self._layers[row, places])
 
 
 class MarkedPool:
@@ -173,21 +192,20 @@ class MarkedPool:
             for block in blocks:
                 self.holders[block] += change
 
-    def write(self, all_marks: Iterable[Marks]) -> None:
+    def write(self, marks: Marks) -> None:
         """Write marks."""
-        for marks in all_marks:
-            self.words.write(marks.words, marks.values)
-            self.num_written += marks.words.size
+        self.words.write(marks.words, marks.values)
+        self.num_written += len(marks.words)
 
-    def first_wrong(self, all_marks: Iterable[Marks]) -> tuple[int, int, int] | None:
-        """Read marks: (place, entry, mark found) of the first that differs from what it should be."""
-        for marks in all_marks:
-            self.num_read += marks.words.size
-            if self.words.differ(marks.words, marks.values):
-                found = self.words.read(marks.words)
-                at = tuple(np.argwhere(found != marks.values)[0])
-                return int(marks.places[at]), int(marks.entries[at[-1]]), int(found[at])
-        return None
+    def first_wrong(self, marks: Marks) -> Wrong | None:
+        """Read marks; the first that differs from what it should be."""
+        self.num_read += len(marks.words)
+        if not self.words.differ(marks.words, marks.values):
+            return None
+        found = self.words.read(marks.words)
+        nth = int(np.argmax(found != marks.values))
+        of_block = int(np.searchsorted(marks.ends, nth, side="right"))
+        return Wrong(int(marks.layers[of_block]), int(marks.blocks[of_block]), int(marks.slots[nth]), int(found[nth]))
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
         """The error for a mark that is not its reader's; `where` says what should be there."""
@@ -253,8 +271,3 @@ def _turns(num_blocks: int, layers_of: Sequence[list[LayerPages]]) -> Turns:
     num_turns = max(len(list(shared)), 1)
     # By chance, or a group that always gets every eighth block would always have the same turn.
     return Turns(num_turns, _salts(num_blocks, stream=3) % num_turns)
-
-
-def _each(column: np.ndarray, places: np.ndarray) -> Any:
-    """A number for each place, or the one that all places have."""
-    return column[places] if len(column) > 1 else column[0]

@@ -11,7 +11,7 @@ in turn, so that what one group writes and another one reads would meet.
 ```
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from kvcache.errors import InvariantError
 from kvcache.managers import BlockTable, SingleTypeManager
 from kvcache.managers.mamba import StateTable
 from kvcache.specs import KVCacheSpec
-from simulator.marked_pool import MarkedPool, Marks, Places, Writer, out_of_reach
+from simulator.marked_pool import MarkedPool, Marks, Slots, Writer, out_of_reach
 
 __all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
 
@@ -31,10 +31,6 @@ FIRST_READ: dict[str, Callable[..., int]] = {
     "chunked": lambda spec, start: start // spec.chunk * spec.chunk,
 }
 """By attention type: the first token that the query at position `start` attends to."""
-
-
-Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Blocks, slots in them and keys, one after the other."""
 
 
 class Life:
@@ -92,6 +88,10 @@ class Tokens:
         self.marks = np.concatenate([life.marks[first:end] for life, first, end in spans])
         self.numbers = [life.writer.number for life in lives]
 
+    def ends_in(self, block_size: int) -> np.ndarray:
+        """By request, the table position after its last token's."""
+        return (self.ends + block_size - 1) // block_size
+
     def owner(self, token: int) -> tuple[Life, int]:
         """Whose token it is, and its position."""
         number = int(np.searchsorted(np.cumsum(self.counts), token, side="right"))
@@ -132,20 +132,6 @@ class Tables(Protocol):
         """A request holds no blocks any more."""
 
 
-class _Slots(NamedTuple):
-    """Slots of several requests: [groups, slots] blocks and keys, [slots] slots within their block."""
-
-    blocks: np.ndarray
-    slots: np.ndarray
-    keys: np.ndarray
-    named: np.ndarray
-    """Each block once for each place of a table that names it: request by request, [positions x groups]."""
-    num_named: np.ndarray
-    """By request."""
-    last_keys: np.ndarray
-    """Of the last of these slots in each block of `named`."""
-
-
 class TokenTables:
     """Block tables of attention: a slot for every token."""
 
@@ -156,11 +142,10 @@ class TokenTables:
         self._num_groups = manager.num_groups
         self._pool = pool
         self._salts = pool.group_salts[manager.groups.start : manager.groups.stop]
-        self._rows = np.arange(manager.num_groups)[:, None]
         self._first_read = FIRST_READ[manager.spec.kind]
         self._tokens: Tokens | None = None
-        self._written: _Slots | None = None
-        self._marks: list[list[Marks]] = []
+        self._written: Slots | None = None
+        self._marks: list[Marks] = []
         self._hits_are_seen = True
 
     def must_look(self, life: Life, num_computed: int) -> bool:
@@ -208,8 +193,9 @@ class TokenTables:
         assert self._tokens is not None
         tokens, pool = self._tokens, self._pool
         self._written = written = self._slots(tokens)
-        pool.writer[written.named] = np.repeat(tokens.numbers, written.num_named)
-        self._marks = [list(places.marks(*self._of(places, written))) for places in pool.places[self._nth]]
+        numbers = np.repeat(tokens.numbers, tokens.ends_in(self._block_size) - tokens.firsts // self._block_size)
+        pool.writer[written.blocks] = numbers[:, None]
+        self._marks = [places.marks(written, self._salts) for places in pool.places[self._nth]]
         for marks in self._marks:
             pool.write(marks)
 
@@ -219,7 +205,7 @@ class TokenTables:
         assert self._written is not None
         written = self._written
         self._verify(self._tokens, written, self._marks)
-        return self._hits_are_seen and bool((self._pool.holders[written.named] == 1).all())
+        return self._hits_are_seen and bool((self._pool.holders[written.blocks] == 1).all())
 
     def reread(self, spans: Sequence[Span]) -> None:
         """Read all tokens that are attended to."""
@@ -227,55 +213,42 @@ class TokenTables:
         lives, _, ends, queries = zip(*spans, strict=True)
         tokens = Tokens(lives, [self._first_read(self._spec, query) for query in queries], ends)
         slots = self._slots(tokens)
-        self._verify(tokens, slots, [places.marks(*self._of(places, slots)) for places in self._pool.places[self._nth]])
+        self._verify(tokens, slots, [places.marks(slots, self._salts) for places in self._pool.places[self._nth]])
 
     def forget(self, life: Life) -> None:
         """Nobody reads the request's blocks any more."""
         self._pool.count_holders(life.held[self._nth].ids, -1)
 
-    def _slots(self, tokens: Tokens) -> _Slots:
+    def _slots(self, tokens: Tokens) -> Slots:
         """The slots of tokens in every group."""
         size, num_groups = self._block_size, self._num_groups
-        first, high = tokens.firsts // size, (tokens.ends + size - 1) // size
+        first, high = tokens.firsts // size, tokens.ends_in(size)
         parts = []
         for life, low, end in zip(tokens.lives, first.tolist(), high.tolist(), strict=True):
             held = life.held[self._nth]
             parts.append(held.blocks[(low - held.first) * num_groups : (end - held.first) * num_groups])
-        lengths = (high - first) * num_groups
-        # Where a table's position 0 would be in the parts, one behind the other.
-        origins = np.cumsum(lengths) - lengths - first * num_groups
-        positions = tokens.positions // size
-        slots = tokens.positions - positions * size
-        named = np.concatenate(parts)
-        blocks = named[np.repeat(origins, tokens.counts) + positions * num_groups + self._rows]
-        is_last = slots == size - 1
-        is_last[np.cumsum(tokens.counts) - 1] = True
-        last_keys = (tokens.marks[is_last][:, None] ^ self._salts).ravel()
-        return _Slots(blocks, slots, tokens.marks ^ self._salts[:, None], named, lengths, last_keys)
+        counts = high - first
+        starts = (np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)) * size
+        num_slots = np.minimum(starts + size, tokens.ends.repeat(counts))
+        num_slots -= np.maximum(starts, tokens.firsts.repeat(counts))
+        return Slots(
+            blocks=np.concatenate(parts).reshape(-1, num_groups),
+            num_slots=num_slots,
+            offsets=tokens.positions - starts.repeat(num_slots),
+            marks=tokens.marks,
+            last_marks=tokens.marks[num_slots.cumsum() - 1],
+        )
 
-    def _of(self, places: Places, slots: _Slots) -> Entries:
-        """The slots of those groups that have their marks at these places, one behind the other."""
-        rows = places.rows
-        if len(rows) == self._num_groups:
-            blocks, keys = slots.blocks, slots.keys
-        else:
-            blocks, keys = slots.blocks[rows], slots.keys[rows]
-        offsets = slots.slots if len(rows) == 1 else np.tile(slots.slots, len(rows))
-        return blocks.ravel(), offsets, keys.ravel()
-
-    def _verify(self, tokens: Tokens, slots: _Slots, all_marks: Sequence[Iterable[Marks]]) -> None:
+    def _verify(self, tokens: Tokens, slots: Slots, all_marks: Iterable[Marks]) -> None:
         """Read marks; then the blocks are known to hold what they should."""
-        for places, marks in zip(self._pool.places[self._nth], all_marks, strict=True):
+        for marks in all_marks:
             wrong = self._pool.first_wrong(marks)
-            if wrong is None:
-                continue
-            place, entry, found = wrong
-            nth, column = divmod(entry, len(slots.slots))
-            life, position = tokens.owner(column)
-            block, layer = int(slots.blocks[places.rows[nth], column]), places.layers[nth][place]
-            where = f"token {position} of layer {layer} in block {block}, slot {slots.slots[column]},"
-            raise self._pool.wrong_mark(life.writer.name, block, found, where)
-        self._pool.seen[slots.named] = slots.last_keys
+            if wrong is not None:
+                life, position = tokens.owner(wrong.slot)
+                offset = slots.offsets[wrong.slot]
+                where = f"token {position} of layer {wrong.layer} in block {wrong.block}, slot {offset},"
+                raise self._pool.wrong_mark(life.writer.name, wrong.block, wrong.found, where)
+        self._pool.seen[slots.blocks] = slots.last_marks[:, None] ^ self._salts
 
     def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
         layers = f"{self._num_groups} groups of {self._spec.kind} layers"
@@ -335,19 +308,19 @@ class StateTables:
 
     def write(self) -> None:
         """Write the states that the step ends with."""
-        blocks, keys = self._joined(self._targets)
-        numbers = [state.life.writer.number for state in self._targets]
-        self._pool.writer[blocks] = np.repeat(numbers, self._num_groups).reshape(-1, self._num_groups)
+        slots = self._joined(self._targets)
+        numbers = np.array([state.life.writer.number for state in self._targets])
+        self._pool.writer[slots.blocks] = numbers[:, None]
         for places in self._pool.places[self._nth]:
-            self._pool.write(self._marks(places, blocks, keys))
+            self._pool.write(places.marks(slots, self._salts))
 
     def after(self) -> bool:
         """Read them back; a state that was copied must be what it was."""
         self._verify(self._targets)
         self._verify(self._left_alone)
-        blocks, keys = self._joined(self._targets)
-        self._pool.seen[blocks] = keys
-        return not self._pool.holders[blocks].any()
+        slots = self._joined(self._targets)
+        self._pool.seen[slots.blocks] = slots.last_marks[:, None] ^ self._salts
+        return not self._pool.holders[slots.blocks].any()
 
     def reread(self, spans: Sequence[Span]) -> None:
         """Read the states of the step again, after all others have written."""
@@ -369,28 +342,19 @@ class StateTables:
             raise out_of_reach(life.writer, f"needs the state after {num_tokens} tokens, but {where}")
         return _State(life, num_tokens, position, blocks, life.marks[num_tokens - 1])
 
-    def _joined(self, states: Sequence[_State]) -> tuple[np.ndarray, np.ndarray]:
-        """[states, groups]: blocks and keys."""
-        keys = np.array([state.mark for state in states])[:, None] ^ self._salts
-        return np.array([state.blocks for state in states]), keys
-
-    @staticmethod
-    def _marks(places: Places, blocks: np.ndarray, keys: np.ndarray) -> Iterator[Marks]:
-        """The marks of states [states, groups] in those groups that have them at these places."""
-        blocks, keys = blocks[:, places.rows].ravel(), keys[:, places.rows].ravel()
-        return places.marks(blocks, np.zeros_like(blocks), keys)
+    def _joined(self, states: Sequence[_State]) -> Slots:
+        """A state is the one slot of its block."""
+        marks = np.array([state.mark for state in states])
+        ones = np.ones(len(states), dtype=np.int64)
+        return Slots(np.array([state.blocks for state in states]), ones, ones - 1, marks, marks)
 
     def _verify(self, states: Sequence[_State]) -> None:
         if not states:
             return
-        blocks, keys = self._joined(states)
+        slots = self._joined(states)
         for places in self._pool.places[self._nth]:
-            wrong = self._pool.first_wrong(self._marks(places, blocks, keys))
+            wrong = self._pool.first_wrong(places.marks(slots, self._salts))
             if wrong is not None:
-                place, entry, found = wrong
-                number, row = divmod(entry, len(places.rows))
-                state, block = states[number], int(blocks[number, places.rows[row]])
-                where = (
-                    f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
-                )
-                raise self._pool.wrong_mark(state.life.writer.name, block, found, where)
+                state = states[wrong.slot]
+                where = f"the state after {state.num_tokens} tokens of layer {wrong.layer} in block {wrong.block}"
+                raise self._pool.wrong_mark(state.life.writer.name, wrong.block, wrong.found, where)
