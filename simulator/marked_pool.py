@@ -34,8 +34,6 @@ from simulator.token_content import TokenContent, mixed
 __all__ = ["MarkedPool", "Marks", "Slots", "Writer", "out_of_reach"]
 
 NOBODY = -1
-FEW = 12
-"""Blocks that are counted faster one by one."""
 
 
 class Slots(NamedTuple):
@@ -184,13 +182,9 @@ class MarkedPool:
             self.writers = {n: w for n, w in self.writers.items() if n in left or n == writer.number}
             self._next_prune = len(self.writers) + 2 * len(self.writer)
 
-    def count_holders(self, blocks: list[int], change: int) -> None:
+    def count_holders(self, blocks: np.ndarray, change: int) -> None:
         """So many more places of block tables name each of these blocks, as often as it is listed."""
-        if len(blocks) > FEW:
-            np.add.at(self.holders, np.array(blocks, dtype=np.int64), change)
-        else:
-            for block in blocks:
-                self.holders[block] += change
+        np.add.at(self.holders, blocks, change)
 
     def write(self, marks: Marks) -> None:
         """Write marks."""

@@ -97,12 +97,12 @@ class Witness:
         self._forget_ended()
         lives, spans = self._lives, []
         for request, num_computed in contexts_after_step(self._scheduler):
-            life = lives.get(request.order)
+            order = request.order
+            life = lives.get(order)
             if life is None:
-                life = lives[request.order] = self._begin(request, num_computed - num_new[request.order])
+                life = lives[order] = self._begin(request, num_computed - num_new[order])
             if num_computed > life.written:
-                query = num_computed - num_new.get(request.order, 1)
-                spans.append(Span(life, life.written, num_computed, query))
+                spans.append(Span(life, life.written, num_computed, num_computed - num_new.get(order, 1)))
         if spans:
             self._do(spans)
 

@@ -158,14 +158,21 @@ class TokenTables:
         self._look(step.spans)
 
     def _look(self, spans: Sequence[Span]) -> None:
-        nth, size, num_groups = self._nth, self._block_size, self._num_groups
+        nth, size, num_groups, spec, first_read = (
+            self._nth,
+            self._block_size,
+            self._num_groups,
+            self._spec,
+            self._first_read,
+        )
         for life, start, end, query in spans:
             table, held = life.tables[nth], life.held[nth]
-            if table.first_held != held.first or table.ids != held.ids:
+            first, ids = table.first_held, table.ids
+            if first != held.first or ids != held.ids:
                 self._take_over(life, table, start)
-            if held.first and held.first * size > self._first_read(self._spec, query):
-                raise self._out_of_reach(life, self._first_read(self._spec, query), "its block was given back")
-            if held.first * size + len(held.ids) // num_groups * size < end:
+            if first and first * size > first_read(spec, query):
+                raise self._out_of_reach(life, first_read(spec, query), "its block was given back")
+            if (first + len(ids) // num_groups) * size < end:
                 raise self._out_of_reach(life, end - 1, "it has no block")
 
     def _take_over(self, life: Life, table: BlockTable, start: int) -> None:
@@ -174,14 +181,16 @@ class TokenTables:
         ids, first = table.ids, table.first_held
         dropped = (first - held.first) * num_groups
         kept = held.ids[dropped:] if dropped >= 0 else []
-        if not kept or ids[: len(kept)] != kept:
-            dropped, kept = len(held.ids), []
-        new = np.array(ids[len(kept) :], dtype=np.int64)
-        pool.count_holders(held.ids[:dropped], -1)
-        pool.count_holders(ids[len(kept) :], 1)
+        num_kept = len(kept)
+        if not kept or ids[:num_kept] != kept:
+            dropped, num_kept = len(held.ids), 0
+        if dropped:
+            pool.count_holders(held.blocks[:dropped], -1)
+        new = np.array(ids[num_kept:], dtype=np.int64)
+        pool.count_holders(new, 1)
         held.blocks = np.concatenate((held.blocks[dropped:], new))
         held.ids, held.first = ids.copy(), first
-        new_first = first + len(kept) // num_groups
+        new_first = first + num_kept // num_groups
         if new_first >= start // self._block_size:
             return
         last = np.arange(new_first + 1, start // self._block_size + 1) * self._block_size - 1
@@ -217,7 +226,7 @@ class TokenTables:
 
     def forget(self, life: Life) -> None:
         """Nobody reads the request's blocks any more."""
-        self._pool.count_holders(life.held[self._nth].ids, -1)
+        self._pool.count_holders(life.held[self._nth].blocks, -1)
 
     def _slots(self, tokens: Tokens) -> Slots:
         """The slots of tokens in every group."""
