@@ -114,24 +114,28 @@ class Places:
         starts, strides, slots = (np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True))
         self._start_words = starts
         self._stride_words = strides
-        self._slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
+        self._slot_words = slots
+        self._have_own_slots = len(set(slots.tolist())) > 1
         self._salts = _salts(len(bounds), stream=1)
 
     def marks(self, slots: Slots, group_salts: np.ndarray) -> Marks:
         """The marks of slots in these groups; `group_salts` are those of all groups of their manager."""
-        turns = self._turn_of[slots.blocks].T[self._rows]
-        turn_places = turns + self._rounds
-        _, row, nth = np.nonzero(turn_places < len(self._salts))
-        places = turn_places[turn_places < len(self._salts)]
+        turn_places = self._turn_of[slots.blocks].T[self._rows] + self._rounds
+        is_place = turn_places < len(self._salts)
+        places = turn_places[is_place]
+        _, row, nth = np.nonzero(is_place)
         groups = self._rows[row]
         blocks, counts = slots.blocks[nth, groups], slots.num_slots[nth]
         ends = counts.cumsum()
         firsts = slots.num_slots.cumsum()[nth] - counts
         numbers = np.arange(ends[-1]) + (firsts - ends + counts).repeat(counts)
-        words = (self._start_words[places] + blocks * self._stride_words[places]).repeat(counts)
+        # Slots of a block lie one after the other: where its slot number 0 would be, and from there by numbers.
+        slot_words = self._slot_words[places]
+        origins = self._start_words[places] + blocks * self._stride_words[places]
+        origins += (slots.offsets[firsts] - firsts) * slot_words
+        words = numbers * (slot_words.repeat(counts) if self._have_own_slots else slot_words[0])
+        words += origins.repeat(counts)
         values = (group_salts[groups] ^ self._salts[places]).repeat(counts)
-        slot_words = self._slot_words[places].repeat(counts) if len(self._slot_words) > 1 else self._slot_words
-        words += slots.offsets[numbers] * slot_words
         values ^= slots.marks[numbers]
         return Marks(words, values, numbers, ends, blocks, self._layers[row, places])
 

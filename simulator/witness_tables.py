@@ -71,10 +71,25 @@ class Span(NamedTuple):
     """The first token that the last of the steps computes."""
 
 
+class ByBlock(NamedTuple):
+    """Tokens of several requests, cut into blocks of one size: all that does not depend on block ids."""
+
+    first: np.ndarray
+    """By request: the table position of its first token."""
+    end: np.ndarray
+    """By request: the one after that of its last token."""
+    num_slots: np.ndarray
+    """Tokens in each block."""
+    offsets: np.ndarray
+    """Of each token in its block."""
+    last_marks: np.ndarray
+    """For each block, what its last token is."""
+
+
 class Tokens:
     """Tokens of several requests, one request after the other."""
 
-    __slots__ = ("counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
+    __slots__ = ("_by_block", "counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
 
     def __init__(self, lives: Sequence[Life], firsts: Sequence[int], ends: Sequence[int]) -> None:
         """Those from `firsts` to `ends` (exclusive) of each."""
@@ -87,10 +102,22 @@ class Tokens:
         spans = zip(lives, firsts, ends, strict=True)
         self.marks = np.concatenate([life.marks[first:end] for life, first, end in spans])
         self.numbers = [life.writer.number for life in lives]
+        self._by_block: dict[int, ByBlock] = {}
 
-    def ends_in(self, block_size: int) -> np.ndarray:
-        """By request, the table position after its last token's."""
-        return (self.ends + block_size - 1) // block_size
+    def by_block(self, size: int) -> ByBlock:
+        """Cut into blocks of so many tokens, once for all managers that have such blocks."""
+        if size in self._by_block:
+            return self._by_block[size]
+        first = self.firsts // size
+        end = np.where(self.counts > 0, (self.ends + size - 1) // size, first)
+        counts = end - first
+        starts = (np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)) * size
+        num_slots = np.minimum(starts + size, self.ends.repeat(counts))
+        num_slots -= np.maximum(starts, self.firsts.repeat(counts))
+        offsets = self.positions - starts.repeat(num_slots)
+        cut = ByBlock(first, end, num_slots, offsets, self.marks[num_slots.cumsum() - 1])
+        self._by_block[size] = cut
+        return cut
 
     def owner(self, token: int) -> tuple[Life, int]:
         """Whose token it is, and its position."""
@@ -158,13 +185,8 @@ class TokenTables:
         self._look(step.spans)
 
     def _look(self, spans: Sequence[Span]) -> None:
-        nth, size, num_groups, spec, first_read = (
-            self._nth,
-            self._block_size,
-            self._num_groups,
-            self._spec,
-            self._first_read,
-        )
+        nth, size, num_groups = self._nth, self._block_size, self._num_groups
+        spec, first_read = self._spec, self._first_read
         for life, start, end, query in spans:
             table, held = life.tables[nth], life.held[nth]
             first, ids = table.first_held, table.ids
@@ -202,7 +224,8 @@ class TokenTables:
         assert self._tokens is not None
         tokens, pool = self._tokens, self._pool
         self._written = written = self._slots(tokens)
-        numbers = np.repeat(tokens.numbers, tokens.ends_in(self._block_size) - tokens.firsts // self._block_size)
+        cut = tokens.by_block(self._block_size)
+        numbers = np.repeat(tokens.numbers, cut.end - cut.first)
         pool.writer[written.blocks] = numbers[:, None]
         self._marks = [places.marks(written, self._salts) for places in pool.places[self._nth]]
         for marks in self._marks:
@@ -230,23 +253,13 @@ class TokenTables:
 
     def _slots(self, tokens: Tokens) -> Slots:
         """The slots of tokens in every group."""
-        size, num_groups = self._block_size, self._num_groups
-        first, high = tokens.firsts // size, tokens.ends_in(size)
+        nth, num_groups, cut = self._nth, self._num_groups, tokens.by_block(self._block_size)
         parts = []
-        for life, low, end in zip(tokens.lives, first.tolist(), high.tolist(), strict=True):
-            held = life.held[self._nth]
-            parts.append(held.blocks[(low - held.first) * num_groups : (end - held.first) * num_groups])
-        counts = high - first
-        starts = (np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)) * size
-        num_slots = np.minimum(starts + size, tokens.ends.repeat(counts))
-        num_slots -= np.maximum(starts, tokens.firsts.repeat(counts))
-        return Slots(
-            blocks=np.concatenate(parts).reshape(-1, num_groups),
-            num_slots=num_slots,
-            offsets=tokens.positions - starts.repeat(num_slots),
-            marks=tokens.marks,
-            last_marks=tokens.marks[num_slots.cumsum() - 1],
-        )
+        for life, first, end in zip(tokens.lives, cut.first.tolist(), cut.end.tolist(), strict=True):
+            held = life.held[nth]
+            parts.append(held.blocks[(first - held.first) * num_groups : (end - held.first) * num_groups])
+        blocks = np.concatenate(parts).reshape(-1, num_groups)
+        return Slots(blocks, cut.num_slots, cut.offsets, tokens.marks, cut.last_marks)
 
     def _verify(self, tokens: Tokens, slots: Slots, all_marks: Iterable[Marks]) -> None:
         """Read marks; then the blocks are known to hold what they should."""

@@ -1,12 +1,16 @@
 """Marks in the layers whose turn it is: whoever holds a block, in whichever group, writes over all others' marks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kvcache.errors import KVCacheError
+from kvcache.grouping import KVCacheGroup
 from kvcache.layout import KVCacheLayout
 from kvcache.pages import KVPages
 from kvcache.placement import BLOCK_OUTERMOST, LAYER_OUTERMOST
+from kvcache.specs import FullAttentionSpec
 from simulator.deployment import deploy
 from simulator.marked_pool import MarkedPool, Slots
 from simulator.scenario import Scenario
@@ -67,6 +71,18 @@ def test_every_buffer_has_marks_when_a_run_is_over(name):
 )
 def test_a_block_has_its_turn_among_the_places_that_all_groups_have(model, turns):
     """Gemma's groups are of 8, 9 and 10 layers."""
-    scenario = Scenario(model=model, gpu="h100-80gb", tensor_parallel_size=4, max_model_len=32768)
-    layers = [len(group.layers) for group in deploy(scenario).layout.groups]
-    assert min(layers) == turns
+    layout = deploy(Scenario(model=model, gpu="h100-80gb", tensor_parallel_size=4, max_model_len=32768)).layout
+    pool = marked(replace(layout, num_blocks=40))
+    assert pool.turns.count == turns
+    assert groups_that_keep_their_marks(pool) == []
+
+
+def test_pages_of_different_bytes_have_marks_in_every_layer():
+    """Their second layers begin at different bytes of a block: only the first is where all have one."""
+    wide, narrow = (
+        FullAttentionSpec(block_size=4, num_kv_heads=heads, head_size=4, dtype="float16") for heads in (2, 1)
+    )
+    groups = (KVCacheGroup(layers=(0, 1), spec=wide), KVCacheGroup(layers=(2, 3, 4, 5), spec=narrow))
+    pool = marked(KVCacheLayout(groups, num_blocks=8, max_model_len=64, max_in_flight_tokens=64), BLOCK_OUTERMOST)
+    assert pool.turns.count == 1
+    assert groups_that_keep_their_marks(pool) == []
