@@ -8,7 +8,7 @@ mark of a slot      content of its token ^ number of its group ^ number of its p
 Marks are real bytes of the pool, at the beginning of a token's key (or latent) and of each tensor of a
 state. They are written and read where a layer's views have these bytes.
 
-Tokens need no mark in every layer: all layers of a group follow one block table, so a wrong block is wrong in each of
+Not every layer needs a mark: all layers of a group follow one block table, so a wrong block is wrong in each of
 them. A block has its turn instead, one of the places that all groups have, whoever holds it:
 
 ```
@@ -75,11 +75,11 @@ class Wrong(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Which places of a block have marks: every `count`-th, from the block's own turn on."""
+    """Which places of a block have marks: every `num`-th, from the block's own turn on."""
 
-    count: int
+    num: int
     of_block: np.ndarray
-    """By block: 0 to `count` - 1."""
+    """By block: 0 to `num` - 1."""
 
 
 class Writer:
@@ -109,8 +109,10 @@ class Places:
         self._rows = np.array(rows)
         self._layers = np.array(layers)
         """[rows, places]."""
-        self._turn_of = turns.of_block
-        self._rounds = np.arange(0, len(bounds), turns.count)[:, None, None]
+        num_parts = len(bounds) // len(set(layers[0]))
+        self._first_places = turns.of_block * num_parts
+        rounds = np.arange(0, len(bounds), turns.num * num_parts)[:, None] + np.arange(num_parts)
+        self._more_places = rounds.ravel()[:, None, None]
         starts, strides, slots = (np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True))
         self._start_words = starts
         self._stride_words = strides
@@ -120,7 +122,7 @@ class Places:
 
     def marks(self, slots: Slots, group_salts: np.ndarray) -> Marks:
         """The marks of slots in these groups; `group_salts` are those of all groups of their manager."""
-        turn_places = self._turn_of[slots.blocks].T[self._rows] + self._rounds
+        turn_places = self._first_places[slots.blocks].T[self._rows] + self._more_places
         is_place = turn_places < len(self._salts)
         places = turn_places[is_place]
         _, row, nth = np.nonzero(is_place)
@@ -144,7 +146,7 @@ class MarkedPool:
     """The pages of a pool, who wrote last into each block, and up to where a block was read back as it should be."""
 
     def __init__(self, pages: KVPages, managers_groups: Sequence[range], *, every_layer: bool = False) -> None:
-        """Tokens have marks in the layers whose turn it is, or in every layer; states have them in every layer.
+        """A block has marks in the layers whose turn it is, or in every layer.
 
         Raises KVCacheError where a slot is too small for a mark.
         """
@@ -154,14 +156,10 @@ class MarkedPool:
         word = gcd(MARK_BYTES, *(number for group in bounds for numbers in group for number in numbers))
         self.words = pages.words(word)
         self.group_salts = _salts(len(bounds), stream=2)
-        every = Turns(1, np.zeros(placement.num_blocks, dtype=np.int64))
-        self.turns = every if every_layer else _turns(placement.num_blocks, self.layers_of)
+        self.turns = _turns(placement.num_blocks, [] if every_layer else self.layers_of)
         self.places = [
-            [
-                Places(rows, layers, numbers, word, self.turns if numbers[0][2] else every)
-                for numbers, rows, layers in _alike(groups, bounds, self.layers_of)
-            ]
-            for groups in managers_groups
+            [Places(rows, layers, numbers, word, self.turns) for numbers, rows, layers in alike]
+            for alike in (_alike(groups, bounds, self.layers_of) for groups in managers_groups)
         ]
         self.writer = np.full(placement.num_blocks, NOBODY, dtype=np.int64)
         self.seen = np.zeros(placement.num_blocks, dtype=np.int64)

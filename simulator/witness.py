@@ -29,7 +29,7 @@ __all__ = ["Witness"]
 class Witness:
     """Writes and reads marks for all that a scheduler plans; a wrong mark raises InvariantError.
 
-    own-marks: what a step reads is what the trace says is there, in every layer.
+    own-marks: what a step reads is what the trace says is there, in every layer that has marks.
     within-reach: the tables have a block for all that a step reads and writes.
     """
 

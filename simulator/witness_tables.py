@@ -304,6 +304,9 @@ class StateTables:
         self._left_alone: list[_State] = []
         """Sources that the step does not write on."""
         self._targets: list[_State] = []
+        self._written: Slots | None = None
+        self._marks: list[Marks] = []
+        """Of the targets."""
 
     def must_look(self, life: Life, num_computed: int) -> bool:
         """Whether the state stands at a block's end, or has moved into another block."""
@@ -326,28 +329,29 @@ class StateTables:
                 self._sources.append(source)
                 if source.position != target.position:
                     self._left_alone.append(source)
-        self._verify(self._sources)
+        if self._sources:
+            self._verify(self._sources, self._marks_of(self._joined(self._sources)))
 
     def write(self) -> None:
         """Write the states that the step ends with."""
-        slots = self._joined(self._targets)
+        self._written = slots = self._joined(self._targets)
         numbers = np.array([state.life.writer.number for state in self._targets])
         self._pool.writer[slots.blocks] = numbers[:, None]
-        for places in self._pool.places[self._nth]:
-            self._pool.write(places.marks(slots, self._salts))
+        self._marks = self._marks_of(slots)
+        for marks in self._marks:
+            self._pool.write(marks)
 
     def after(self) -> bool:
         """Read them back; a state that was copied must be what it was."""
-        self._verify(self._targets)
-        self._verify(self._left_alone)
-        slots = self._joined(self._targets)
-        self._pool.seen[slots.blocks] = slots.last_marks[:, None] ^ self._salts
-        return not self._pool.holders[slots.blocks].any()
+        assert self._written is not None
+        self._verify_step()
+        blocks, marks = self._written.blocks, self._written.last_marks
+        self._pool.seen[blocks] = marks[:, None] ^ self._salts
+        return not self._pool.holders[blocks].any()
 
     def reread(self, spans: Sequence[Span]) -> None:
         """Read the states of the step again, after all others have written."""
-        self._verify(self._targets)
-        self._verify(self._left_alone)
+        self._verify_step()
 
     def forget(self, life: Life) -> None:
         """States are read in every step: nothing is remembered of them."""
@@ -370,12 +374,17 @@ class StateTables:
         ones = np.ones(len(states), dtype=np.int64)
         return Slots(np.array([state.blocks for state in states]), ones, ones - 1, marks, marks)
 
-    def _verify(self, states: Sequence[_State]) -> None:
-        if not states:
-            return
-        slots = self._joined(states)
-        for places in self._pool.places[self._nth]:
-            wrong = self._pool.first_wrong(places.marks(slots, self._salts))
+    def _marks_of(self, slots: Slots) -> list[Marks]:
+        return [places.marks(slots, self._salts) for places in self._pool.places[self._nth]]
+
+    def _verify_step(self) -> None:
+        self._verify(self._targets, self._marks)
+        if self._left_alone:
+            self._verify(self._left_alone, self._marks_of(self._joined(self._left_alone)))
+
+    def _verify(self, states: Sequence[_State], all_marks: Sequence[Marks]) -> None:
+        for marks in all_marks:
+            wrong = self._pool.first_wrong(marks)
             if wrong is not None:
                 state = states[wrong.slot]
                 where = f"the state after {state.num_tokens} tokens of layer {wrong.layer} in block {wrong.block}"

@@ -73,7 +73,7 @@ def test_a_block_has_its_turn_among_the_places_that_all_groups_have(model, turns
     """Gemma's groups are of 8, 9 and 10 layers."""
     layout = deploy(Scenario(model=model, gpu="h100-80gb", tensor_parallel_size=4, max_model_len=32768)).layout
     pool = marked(replace(layout, num_blocks=40))
-    assert pool.turns.count == turns
+    assert pool.turns.num == turns
     assert groups_that_keep_their_marks(pool) == []
 
 
@@ -84,5 +84,5 @@ def test_pages_of_different_bytes_have_marks_in_every_layer():
     )
     groups = (KVCacheGroup(layers=(0, 1), spec=wide), KVCacheGroup(layers=(2, 3, 4, 5), spec=narrow))
     pool = marked(KVCacheLayout(groups, num_blocks=8, max_model_len=64, max_in_flight_tokens=64), BLOCK_OUTERMOST)
-    assert pool.turns.count == 1
+    assert pool.turns.num == 1
     assert groups_that_keep_their_marks(pool) == []
