@@ -127,19 +127,20 @@ class Places:
         places = turn_places[is_place]
         _, row, nth = np.nonzero(is_place)
         groups = self._rows[row]
-        blocks, counts = slots.blocks[nth, groups], slots.num_slots[nth]
+        blocks, layers = slots.blocks[nth, groups], self._layers[row, places]
+        slot_words, values = self._slot_words[places], group_salts[groups] ^ self._salts[places]
+        words = self._start_words[places] + blocks * self._stride_words[places]
+        if len(slots.marks) == len(slots.num_slots):  # one in each: decodes, states
+            words += slots.offsets[nth] * slot_words
+            return Marks(words, values ^ slots.marks[nth], nth, np.arange(1, len(nth) + 1), blocks, layers)
+        counts = slots.num_slots[nth]
         ends = counts.cumsum()
         firsts = slots.num_slots.cumsum()[nth] - counts
         numbers = np.arange(ends[-1]) + (firsts - ends + counts).repeat(counts)
         # Slots of a block lie one after the other: where its slot number 0 would be, and from there by numbers.
-        slot_words = self._slot_words[places]
-        origins = self._start_words[places] + blocks * self._stride_words[places]
-        origins += (slots.offsets[firsts] - firsts) * slot_words
-        words = numbers * (slot_words.repeat(counts) if self._have_own_slots else slot_words[0])
-        words += origins.repeat(counts)
-        values = (group_salts[groups] ^ self._salts[places]).repeat(counts)
-        values ^= slots.marks[numbers]
-        return Marks(words, values, numbers, ends, blocks, self._layers[row, places])
+        words += (slots.offsets[firsts] - firsts) * slot_words
+        words = words.repeat(counts) + numbers * (slot_words.repeat(counts) if self._have_own_slots else slot_words[0])
+        return Marks(words, values.repeat(counts) ^ slots.marks[numbers], numbers, ends, blocks, layers)
 
 
 class MarkedPool:
