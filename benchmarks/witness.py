@@ -25,9 +25,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "conversations, jamba-v0.1": {"model": "jamba-v0.1", "tensor_parallel_size": 4, "num_requests": 2000},
     "conversations, llama-4-scout": {"model": "llama-4-scout", "tensor_parallel_size": 4, "num_requests": 2000},
 }
+GEMMA = {"model": "gemma-3-27b", "tensor_parallel_size": 2}
 TRACES = {
-    "azure": {"model": "gemma-3-27b", "tensor_parallel_size": 2, "num_requests": 2000},
-    "mooncake": {"model": "gemma-3-27b", "tensor_parallel_size": 2, "num_requests": 300, "max_model_len": 131072},
+    "azure": [GEMMA | {"num_requests": 2000}],
+    "mooncake": [GEMMA | {"num_requests": number, "max_model_len": 131072} for number in (300, 1000)],
 }
 THINNEST = {"gemma-3-27b": 1 / 256, "llama-3.1-8b": 1 / 256, "jamba-v0.1": 1 / 64, "llama-4-scout": 1 / 64}
 
@@ -48,9 +49,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
     runs = dict(RUNS)
-    for name, settings in TRACES.items():
+    for name, of_trace in TRACES.items():
         if path := getattr(asked, name):
-            runs[f"{name}, {settings['model']}"] = settings | {"trace": path}
+            for settings in of_trace:
+                runs[f"{name} {settings['num_requests']:,}, {settings['model']}"] = settings | {"trace": path}
     print(f"Machine: {machine()}\n\n| replay | without | with | ratio | marks written | read | pool |\n{'|---' * 7}|")
     for name, of_run in runs.items():
         settings = H100 | of_run

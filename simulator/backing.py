@@ -111,6 +111,7 @@ class _Tensors:
             "after": self._pages.memory_now(self._device),
             "touched_blocks": pool.num_touched,
             "touched_bytes": pool.num_touched * (placement.pool_bytes // placement.num_blocks),
+            "layers_per_mark": pool.turns.num,
             "marks_written": pool.num_written,
             "marks_read": pool.num_read,
             "bandwidth": self._bandwidth,

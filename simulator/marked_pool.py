@@ -7,10 +7,22 @@ mark of a slot      content of its token ^ number of its group ^ number of its p
 
 Marks are real bytes of the pool, at the beginning of a token's key (or latent) and of each tensor of a
 state. They are written and read where a layer's views have these bytes.
+
+Not every layer needs a mark: all layers of a group follow one block table, so a wrong block is wrong in each of
+them. A block has its turn instead, one of the places that all groups have, whoever holds it:
+
+```
+# 3 turns       place 0    place 1    place 2    place 3    place 4
+# turn 0           x                                x                  whoever writes here next, in any group,
+# turn 1                      x                                x       writes over a mark of this block
+# turn 2                                 x
+```
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,16 +31,55 @@ from kvcache.pages import MARK_BYTES, KVPages
 from kvcache.placement import LayerPages
 from simulator.token_content import TokenContent, mixed
 
-__all__ = ["MarkedPool", "Places", "Writer", "out_of_reach"]
+__all__ = ["MarkedPool", "Marks", "Slots", "Writer", "out_of_reach"]
 
 NOBODY = -1
-MOST_AT_ONCE = 1 << 13
-"""Marks: what is worked out for them stays in a processor's cache, and is too small to be mapped anew each time."""
 
-FEW = 12
-"""Blocks that are counted faster one by one."""
 
-Marks = tuple[int, int, np.ndarray, np.ndarray]
+class Slots(NamedTuple):
+    """Slots that lie block by block in some blocks, the same in several groups."""
+
+    blocks: np.ndarray
+    """[blocks, groups]."""
+    num_slots: np.ndarray
+    """In each block."""
+    offsets: np.ndarray
+    """Of each slot in its block."""
+    marks: np.ndarray
+    """For each slot, what its token is."""
+    last_marks: np.ndarray
+    """For each block, what its last token is."""
+
+
+class Marks(NamedTuple):
+    """Marks: where they are and what they should be, one layer of a block after the other."""
+
+    words: np.ndarray
+    values: np.ndarray
+    slots: np.ndarray
+    """Numbers of their slots."""
+    ends: np.ndarray
+    """For each layer of a block, where its marks end."""
+    blocks: np.ndarray
+    layers: np.ndarray
+
+
+class Wrong(NamedTuple):
+    """A mark that is not what it should be."""
+
+    layer: int
+    block: int
+    slot: int
+    """The number of the slot."""
+    found: int
+
+
+class Turns(NamedTuple):
+    """Which places of a block have marks: every `num`-th, from the block's own turn on."""
+
+    num: int
+    of_block: np.ndarray
+    """By block: 0 to `num` - 1."""
 
 
 class Writer:
@@ -46,48 +97,71 @@ class Writer:
 class Places:
     """Groups whose layers have their marks at the same bytes of a block."""
 
-    __slots__ = ("layers", "rows", "salts", "slot_words", "start_words", "stride_words")
-
-    def __init__(self, rows: list[int], layers: list[list[int]], bounds: list[tuple[int, int, int]], word: int) -> None:
+    def __init__(
+        self,
+        rows: list[int],
+        layers: list[list[int]],
+        bounds: Sequence[tuple[int, int, int]],
+        word: int,
+        turns: Turns,
+    ) -> None:
         """`rows` number the groups within their manager; `bounds` are (start, stride, slot) bytes of each place."""
-        self.rows = rows
-        self.layers = layers
-        """For each row, the layer of each place."""
-        starts, strides, slots = (
-            np.array(column, dtype=np.int64)[:, None] // word for column in zip(*bounds, strict=True)
-        )
-        self.start_words = starts
-        self.stride_words = strides if len(np.unique(strides)) > 1 else strides[:1]
-        self.slot_words = slots if len(np.unique(slots)) > 1 else slots[:1]
-        self.salts = _salts(len(bounds), stream=1)[:, None]
+        self._rows = np.array(rows)
+        self._layers = np.array(layers)
+        """[rows, places]."""
+        num_parts = len(bounds) // len(set(layers[0]))
+        self._first_places = turns.of_block * num_parts
+        rounds = np.arange(0, len(bounds), turns.num * num_parts)[:, None] + np.arange(num_parts)
+        self._more_places = rounds.ravel()[:, None, None]
+        starts, strides, slots = (np.array(column, dtype=np.int64) // word for column in zip(*bounds, strict=True))
+        self._start_words = starts
+        self._stride_words = strides
+        self._slot_words = slots
+        self._have_own_slots = len(set(slots.tolist())) > 1
+        self._salts = _salts(len(bounds), stream=1)
 
-    def marks(self, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> Iterator[Marks]:
-        """(first place, first entry, where, what) of the marks of slots in blocks, a few thousand at once."""
-        num_places, num_entries = len(self.salts), len(blocks)
-        words = blocks * self.stride_words + slots * self.slot_words
-        if num_places * num_entries <= MOST_AT_ONCE:
-            yield 0, 0, self.start_words + words, self.salts ^ keys
-            return
-        for entry in range(0, num_entries, MOST_AT_ONCE):
-            part = slice(entry, entry + MOST_AT_ONCE)
-            some_words, some_keys = words[:, part], keys[part]
-            for place in range(num_places):
-                row = place % len(words)
-                yield place, entry, some_words[row] + self.start_words[place], some_keys ^ self.salts[place]
+    def marks(self, slots: Slots, group_salts: np.ndarray) -> Marks:
+        """The marks of slots in these groups; `group_salts` are those of all groups of their manager."""
+        turn_places = self._first_places[slots.blocks].T[self._rows] + self._more_places
+        is_place = turn_places < len(self._salts)
+        places = turn_places[is_place]
+        _, row, nth = np.nonzero(is_place)
+        groups = self._rows[row]
+        blocks, layers = slots.blocks[nth, groups], self._layers[row, places]
+        slot_words, values = self._slot_words[places], group_salts[groups] ^ self._salts[places]
+        words = self._start_words[places] + blocks * self._stride_words[places]
+        if len(slots.marks) == len(slots.num_slots):  # one in each: decodes, states
+            words += slots.offsets[nth] * slot_words
+            return Marks(words, values ^ slots.marks[nth], nth, np.arange(1, len(nth) + 1), blocks, layers)
+        counts = slots.num_slots[nth]
+        ends = counts.cumsum()
+        firsts = slots.num_slots.cumsum()[nth] - counts
+        numbers = np.arange(ends[-1]) + (firsts - ends + counts).repeat(counts)
+        # Slots of a block lie one after the other: where its slot number 0 would be, and from there by numbers.
+        words += (slots.offsets[firsts] - firsts) * slot_words
+        words = words.repeat(counts) + numbers * (slot_words.repeat(counts) if self._have_own_slots else slot_words[0])
+        return Marks(words, values.repeat(counts) ^ slots.marks[numbers], numbers, ends, blocks, layers)
 
 
 class MarkedPool:
     """The pages of a pool, who wrote last into each block, and up to where a block was read back as it should be."""
 
-    def __init__(self, pages: KVPages, managers_groups: Sequence[range]) -> None:
-        """Raise KVCacheError where a slot is too small for a mark."""
+    def __init__(self, pages: KVPages, managers_groups: Sequence[range], *, every_layer: bool = False) -> None:
+        """A block has marks in the layers whose turn it is, or in every layer.
+
+        Raises KVCacheError where a slot is too small for a mark.
+        """
         placement = pages.placement
         self.layers_of = [placement.of_group(group) for groups in managers_groups for group in groups]
         bounds = [_bounds(layers) for layers in self.layers_of]
         word = gcd(MARK_BYTES, *(number for group in bounds for numbers in group for number in numbers))
         self.words = pages.words(word)
         self.group_salts = _salts(len(bounds), stream=2)
-        self.places = [_alike(groups, bounds, self.layers_of, word) for groups in managers_groups]
+        self.turns = _turns(placement.num_blocks, [] if every_layer else self.layers_of)
+        self.places = [
+            [Places(rows, layers, numbers, word, self.turns) for numbers, rows, layers in alike]
+            for alike in (_alike(groups, bounds, self.layers_of) for groups in managers_groups)
+        ]
         self.writer = np.full(placement.num_blocks, NOBODY, dtype=np.int64)
         self.seen = np.zeros(placement.num_blocks, dtype=np.int64)
         """By block: the key of the last token that was read back from it, all before that one being right."""
@@ -111,37 +185,24 @@ class MarkedPool:
             self.writers = {n: w for n, w in self.writers.items() if n in left or n == writer.number}
             self._next_prune = len(self.writers) + 2 * len(self.writer)
 
-    def count_holders(self, blocks: list[int], change: int) -> None:
+    def count_holders(self, blocks: np.ndarray, change: int) -> None:
         """So many more places of block tables name each of these blocks, as often as it is listed."""
-        if len(blocks) > FEW:
-            np.add.at(self.holders, np.array(blocks, dtype=np.int64), change)
-        else:
-            for block in blocks:
-                self.holders[block] += change
+        np.add.at(self.holders, blocks, change)
 
-    def write(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> None:
-        """Write marks; arrays of one entry per slot (and group)."""
-        for _, _, words, marks in places.marks(blocks, slots, keys):
-            self.words.write(words, marks)
-        self.num_written += len(places.salts) * len(blocks)
+    def write(self, marks: Marks) -> None:
+        """Write marks."""
+        self.words.write(marks.words, marks.values)
+        self.num_written += len(marks.words)
 
-    def are_wrong(self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray) -> bool:
-        """Whether any mark differs from what it should be."""
-        self.num_read += len(places.salts) * len(blocks)
-        differ = [self.words.differ(words, marks) for _, _, words, marks in places.marks(blocks, slots, keys)]
-        return any(differ)
-
-    def first_wrong(
-        self, places: Places, blocks: np.ndarray, slots: np.ndarray | int, keys: np.ndarray
-    ) -> tuple[int, int, int]:
-        """(place, entry, mark found) of the first mark that is wrong."""
-        for first_place, first_entry, words, marks in places.marks(blocks, slots, keys):
-            found = np.atleast_2d(self.words.read(words))
-            wrong = np.argwhere(found != marks)
-            if len(wrong):
-                place, entry = wrong[0].tolist()
-                return first_place + place, first_entry + entry, int(found[place, entry])
-        raise ValueError("no mark is wrong")
+    def first_wrong(self, marks: Marks) -> Wrong | None:
+        """Read marks; the first that differs from what it should be."""
+        self.num_read += len(marks.words)
+        if not self.words.differ(marks.words, marks.values):
+            return None
+        found = self.words.read(marks.words)
+        nth = int(np.argmax(found != marks.values))
+        of_block = int(np.searchsorted(marks.ends, nth, side="right"))
+        return Wrong(int(marks.layers[of_block]), int(marks.blocks[of_block]), int(marks.slots[nth]), int(found[nth]))
 
     def wrong_mark(self, reader: str, block: int, found: int, where: str) -> InvariantError:
         """The error for a mark that is not its reader's; `where` says what should be there."""
@@ -189,21 +250,21 @@ def _bounds(layers: Sequence[LayerPages]) -> list[tuple[int, int, int]]:
 
 
 def _alike(
-    groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]], word: int
-) -> list[Places]:
-    """The groups of one manager, those with their marks at equal places together."""
+    groups: range, bounds: Sequence[list[tuple[int, int, int]]], layers: Sequence[list[LayerPages]]
+) -> Iterator[tuple[tuple[tuple[int, int, int], ...], list[int], list[list[int]]]]:
+    """The groups of one manager, those with their marks at equal places together: (bounds, rows, layers by row)."""
     rows_of: dict[tuple[tuple[int, int, int], ...], list[int]] = {}
     for row, group in enumerate(groups):
         rows_of.setdefault(tuple(bounds[group]), []).append(row)
-    return [
-        Places(
-            rows,
-            [
-                [pages.layer for pages in layers[groups[row]] for _ in range(len(key) // len(layers[groups[row]]))]
-                for row in rows
-            ],
-            list(key),
-            word,
-        )
-        for key, rows in rows_of.items()
-    ]
+    for key, rows in rows_of.items():
+        per_layer = len(key) // len(layers[groups[rows[0]]])
+        yield key, rows, [[pages.layer for pages in layers[groups[row]] for _ in range(per_layer)] for row in rows]
+
+
+def _turns(num_blocks: int, layers_of: Sequence[list[LayerPages]]) -> Turns:
+    """As many turns as there are places which all groups have, at the same bytes of a block."""
+    where = [[(pages.start_bytes, pages.stride_bytes, pages.page_bytes) for pages in layers] for layers in layers_of]
+    shared = takewhile(lambda of_groups: len(set(of_groups)) == 1, zip(*where, strict=False))
+    num_turns = max(len(list(shared)), 1)
+    # By chance, or a group that always gets every eighth block would always have the same turn.
+    return Turns(num_turns, _salts(num_blocks, stream=3) % num_turns)

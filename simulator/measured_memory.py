@@ -39,8 +39,9 @@ def measured_lines(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
         if readings:
             lines.append((what, " → ".join(map(format_bytes, readings)) + " (before, with the pool, after the run)"))
     share = measured["touched_bytes"] / measured["storage_bytes"] if measured["storage_bytes"] else 0
-    lines.append(("Ever touched", f"{measured['touched_blocks']:,} blocks, {format_share(share)} of the pool"))
-    lines.append(("Marks written and read", f"{measured['marks_written']:,} and {measured['marks_read']:,}, all right"))
+    lines.append(("Blocks ever written", f"{measured['touched_blocks']:,} blocks, {format_share(share)} of the pool"))
+    marks = f"{measured['marks_written']:,} and {measured['marks_read']:,}, all right"
+    lines.append(("Marks written and read", f"{marks}; a token's in 1 of {measured['layers_per_mark']} layers"))
     if measured["bandwidth"]:
         lines.append(("Copied per second", format_bytes(measured["bandwidth"]["copy_bytes_per_s"])))
         for size, rate in measured["bandwidth"]["gather_bytes_per_s"].items():

@@ -29,14 +29,22 @@ __all__ = ["Witness"]
 class Witness:
     """Writes and reads marks for all that a scheduler plans; a wrong mark raises InvariantError.
 
-    own-marks: what a step reads is what the trace says is there, in every layer.
+    own-marks: what a step reads is what the trace says is there, in every layer that has marks.
     within-reach: the tables have a block for all that a step reads and writes.
     """
 
-    def __init__(self, pages: KVPages, scheduler: Scheduler, observer: StepObserver, *, rereads: bool = False) -> None:
+    def __init__(
+        self,
+        pages: KVPages,
+        scheduler: Scheduler,
+        observer: StepObserver,
+        *,
+        rereads: bool = False,
+        every_layer: bool = False,
+    ) -> None:
         """`observer` is told all that the witness is told; the scheduler's `run_watcher` is the witness from now on."""
         managers = scheduler.manager.managers
-        self.pool = MarkedPool(pages, [manager.groups for manager in managers])
+        self.pool = MarkedPool(pages, [manager.groups for manager in managers], every_layer=every_layer)
         self._observer = observer
         self._scheduler = scheduler
         self._rereads = rereads
@@ -89,12 +97,12 @@ class Witness:
         self._forget_ended()
         lives, spans = self._lives, []
         for request, num_computed in contexts_after_step(self._scheduler):
-            life = lives.get(request.order)
+            order = request.order
+            life = lives.get(order)
             if life is None:
-                life = lives[request.order] = self._begin(request, num_computed - num_new[request.order])
+                life = lives[order] = self._begin(request, num_computed - num_new[order])
             if num_computed > life.written:
-                query = num_computed - num_new.get(request.order, 1)
-                spans.append(Span(life, life.written, num_computed, query))
+                spans.append(Span(life, life.written, num_computed, num_computed - num_new.get(order, 1)))
         if spans:
             self._do(spans)
 

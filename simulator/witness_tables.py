@@ -11,7 +11,7 @@ in turn, so that what one group writes and another one reads would meet.
 ```
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from kvcache.errors import InvariantError
 from kvcache.managers import BlockTable, SingleTypeManager
 from kvcache.managers.mamba import StateTable
 from kvcache.specs import KVCacheSpec
-from simulator.marked_pool import MarkedPool, Places, Writer, out_of_reach
+from simulator.marked_pool import MarkedPool, Marks, Slots, Writer, out_of_reach
 
 __all__ = ["FIRST_READ", "Life", "Span", "StateTables", "Step", "Tables", "TokenTables"]
 
@@ -31,10 +31,6 @@ FIRST_READ: dict[str, Callable[..., int]] = {
     "chunked": lambda spec, start: start // spec.chunk * spec.chunk,
 }
 """By attention type: the first token that the query at position `start` attends to."""
-
-
-Entries = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Blocks, slots in them and keys, one after the other."""
 
 
 class Life:
@@ -75,10 +71,25 @@ class Span(NamedTuple):
     """The first token that the last of the steps computes."""
 
 
+class ByBlock(NamedTuple):
+    """Tokens of several requests, cut into blocks of one size: all that does not depend on block ids."""
+
+    first: np.ndarray
+    """By request: the table position of its first token."""
+    end: np.ndarray
+    """By request: the one after that of its last token."""
+    num_slots: np.ndarray
+    """Tokens in each block."""
+    offsets: np.ndarray
+    """Of each token in its block."""
+    last_marks: np.ndarray
+    """For each block, what its last token is."""
+
+
 class Tokens:
     """Tokens of several requests, one request after the other."""
 
-    __slots__ = ("counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
+    __slots__ = ("_by_block", "counts", "ends", "firsts", "lives", "marks", "numbers", "positions")
 
     def __init__(self, lives: Sequence[Life], firsts: Sequence[int], ends: Sequence[int]) -> None:
         """Those from `firsts` to `ends` (exclusive) of each."""
@@ -91,6 +102,22 @@ class Tokens:
         spans = zip(lives, firsts, ends, strict=True)
         self.marks = np.concatenate([life.marks[first:end] for life, first, end in spans])
         self.numbers = [life.writer.number for life in lives]
+        self._by_block: dict[int, ByBlock] = {}
+
+    def by_block(self, size: int) -> ByBlock:
+        """Cut into blocks of so many tokens, once for all managers that have such blocks."""
+        if size in self._by_block:
+            return self._by_block[size]
+        first = self.firsts // size
+        end = np.where(self.counts > 0, (self.ends + size - 1) // size, first)
+        counts = end - first
+        starts = (np.arange(counts.sum()) + (first - counts.cumsum() + counts).repeat(counts)) * size
+        num_slots = np.minimum(starts + size, self.ends.repeat(counts))
+        num_slots -= np.maximum(starts, self.firsts.repeat(counts))
+        offsets = self.positions - starts.repeat(num_slots)
+        cut = ByBlock(first, end, num_slots, offsets, self.marks[num_slots.cumsum() - 1])
+        self._by_block[size] = cut
+        return cut
 
     def owner(self, token: int) -> tuple[Life, int]:
         """Whose token it is, and its position."""
@@ -132,14 +159,6 @@ class Tables(Protocol):
         """A request holds no blocks any more."""
 
 
-class _Slots(NamedTuple):
-    """Slots of several requests: [groups, slots] blocks and keys, [slots] slots within their block."""
-
-    blocks: np.ndarray
-    slots: np.ndarray
-    keys: np.ndarray
-
-
 class TokenTables:
     """Block tables of attention: a slot for every token."""
 
@@ -150,11 +169,10 @@ class TokenTables:
         self._num_groups = manager.num_groups
         self._pool = pool
         self._salts = pool.group_salts[manager.groups.start : manager.groups.stop]
-        self._rows = np.arange(manager.num_groups)[:, None]
         self._first_read = FIRST_READ[manager.spec.kind]
         self._tokens: Tokens | None = None
-        self._written: _Slots | None = None
-        self._entries: list[Entries] = []
+        self._written: Slots | None = None
+        self._marks: list[Marks] = []
         self._hits_are_seen = True
 
     def must_look(self, life: Life, num_computed: int) -> bool:
@@ -168,13 +186,15 @@ class TokenTables:
 
     def _look(self, spans: Sequence[Span]) -> None:
         nth, size, num_groups = self._nth, self._block_size, self._num_groups
+        spec, first_read = self._spec, self._first_read
         for life, start, end, query in spans:
             table, held = life.tables[nth], life.held[nth]
-            if table.first_held != held.first or table.ids != held.ids:
+            first, ids = table.first_held, table.ids
+            if first != held.first or ids != held.ids:
                 self._take_over(life, table, start)
-            if held.first and held.first * size > self._first_read(self._spec, query):
-                raise self._out_of_reach(life, self._first_read(self._spec, query), "its block was given back")
-            if held.first * size + len(held.ids) // num_groups * size < end:
+            if first and first * size > first_read(spec, query):
+                raise self._out_of_reach(life, first_read(spec, query), "its block was given back")
+            if (first + len(ids) // num_groups) * size < end:
                 raise self._out_of_reach(life, end - 1, "it has no block")
 
     def _take_over(self, life: Life, table: BlockTable, start: int) -> None:
@@ -183,14 +203,16 @@ class TokenTables:
         ids, first = table.ids, table.first_held
         dropped = (first - held.first) * num_groups
         kept = held.ids[dropped:] if dropped >= 0 else []
-        if not kept or ids[: len(kept)] != kept:
-            dropped, kept = len(held.ids), []
-        new = np.array(ids[len(kept) :], dtype=np.int64)
-        pool.count_holders(held.ids[:dropped], -1)
-        pool.count_holders(ids[len(kept) :], 1)
+        num_kept = len(kept)
+        if not kept or ids[:num_kept] != kept:
+            dropped, num_kept = len(held.ids), 0
+        if dropped:
+            pool.count_holders(held.blocks[:dropped], -1)
+        new = np.array(ids[num_kept:], dtype=np.int64)
+        pool.count_holders(new, 1)
         held.blocks = np.concatenate((held.blocks[dropped:], new))
         held.ids, held.first = ids.copy(), first
-        new_first = first + len(kept) // num_groups
+        new_first = first + num_kept // num_groups
         if new_first >= start // self._block_size:
             return
         last = np.arange(new_first + 1, start // self._block_size + 1) * self._block_size - 1
@@ -202,18 +224,19 @@ class TokenTables:
         assert self._tokens is not None
         tokens, pool = self._tokens, self._pool
         self._written = written = self._slots(tokens)
-        pool.writer[written.blocks] = np.repeat(tokens.numbers, tokens.counts)
-        self._entries = [self._of(places, written) for places in pool.places[self._nth]]
-        for places, entries in zip(pool.places[self._nth], self._entries, strict=True):
-            pool.write(places, *entries)
+        cut = tokens.by_block(self._block_size)
+        numbers = np.repeat(tokens.numbers, cut.end - cut.first)
+        pool.writer[written.blocks] = numbers[:, None]
+        self._marks = [places.marks(written, self._salts) for places in pool.places[self._nth]]
+        for marks in self._marks:
+            pool.write(marks)
 
     def after(self) -> bool:
         """Read them back; now these blocks are known to hold what they should."""
         assert self._tokens is not None
         assert self._written is not None
         written = self._written
-        self._verify(self._tokens, written, self._entries)
-        self._pool.seen[written.blocks] = written.keys  # of a block's tokens the last one counts
+        self._verify(self._tokens, written, self._marks)
         return self._hits_are_seen and bool((self._pool.holders[written.blocks] == 1).all())
 
     def reread(self, spans: Sequence[Span]) -> None:
@@ -222,48 +245,32 @@ class TokenTables:
         lives, _, ends, queries = zip(*spans, strict=True)
         tokens = Tokens(lives, [self._first_read(self._spec, query) for query in queries], ends)
         slots = self._slots(tokens)
-        self._verify(tokens, slots, [self._of(places, slots) for places in self._pool.places[self._nth]])
-        self._pool.seen[slots.blocks] = slots.keys
+        self._verify(tokens, slots, [places.marks(slots, self._salts) for places in self._pool.places[self._nth]])
 
     def forget(self, life: Life) -> None:
         """Nobody reads the request's blocks any more."""
-        self._pool.count_holders(life.held[self._nth].ids, -1)
+        self._pool.count_holders(life.held[self._nth].blocks, -1)
 
-    def _slots(self, tokens: Tokens) -> _Slots:
+    def _slots(self, tokens: Tokens) -> Slots:
         """The slots of tokens in every group."""
-        size, num_groups = self._block_size, self._num_groups
-        first, high = tokens.firsts // size, (tokens.ends + size - 1) // size
+        nth, num_groups, cut = self._nth, self._num_groups, tokens.by_block(self._block_size)
         parts = []
-        for life, low, end in zip(tokens.lives, first.tolist(), high.tolist(), strict=True):
-            held = life.held[self._nth]
-            parts.append(held.blocks[(low - held.first) * num_groups : (end - held.first) * num_groups])
-        lengths = (high - first) * num_groups
-        # Where a table's position 0 would be in the parts, one behind the other.
-        origins = np.cumsum(lengths) - lengths - first * num_groups
-        entries = np.repeat(origins, tokens.counts) + tokens.positions // size * num_groups
-        blocks = np.concatenate(parts)[entries + self._rows]
-        return _Slots(blocks, tokens.positions % size, tokens.marks ^ self._salts[:, None])
+        for life, first, end in zip(tokens.lives, cut.first.tolist(), cut.end.tolist(), strict=True):
+            held = life.held[nth]
+            parts.append(held.blocks[(first - held.first) * num_groups : (end - held.first) * num_groups])
+        blocks = np.concatenate(parts).reshape(-1, num_groups)
+        return Slots(blocks, cut.num_slots, cut.offsets, tokens.marks, cut.last_marks)
 
-    def _of(self, places: Places, slots: _Slots) -> Entries:
-        """The slots of those groups that have their marks at these places, one behind the other."""
-        rows = places.rows
-        if len(rows) == self._num_groups:
-            blocks, keys = slots.blocks, slots.keys
-        else:
-            blocks, keys = slots.blocks[rows], slots.keys[rows]
-        offsets = slots.slots if len(rows) == 1 else np.tile(slots.slots, len(rows))
-        return blocks.ravel(), offsets, keys.ravel()
-
-    def _verify(self, tokens: Tokens, slots: _Slots, all_entries: Sequence[Entries]) -> None:
-        for places, entries in zip(self._pool.places[self._nth], all_entries, strict=True):
-            if not self._pool.are_wrong(places, *entries):
-                continue
-            place, entry, found = self._pool.first_wrong(places, *entries)
-            row, column = divmod(entry, len(slots.slots))
-            life, position = tokens.owner(column)
-            block, layer = int(entries[0][entry]), places.layers[row][place]
-            where = f"token {position} of layer {layer} in block {block}, slot {slots.slots[column]},"
-            raise self._pool.wrong_mark(life.writer.name, block, found, where)
+    def _verify(self, tokens: Tokens, slots: Slots, all_marks: Iterable[Marks]) -> None:
+        """Read marks; then the blocks are known to hold what they should."""
+        for marks in all_marks:
+            wrong = self._pool.first_wrong(marks)
+            if wrong is not None:
+                life, position = tokens.owner(wrong.slot)
+                offset = slots.offsets[wrong.slot]
+                where = f"token {position} of layer {wrong.layer} in block {wrong.block}, slot {offset},"
+                raise self._pool.wrong_mark(life.writer.name, wrong.block, wrong.found, where)
+        self._pool.seen[slots.blocks] = slots.last_marks[:, None] ^ self._salts
 
     def _out_of_reach(self, life: Life, position: int, why: str) -> InvariantError:
         layers = f"{self._num_groups} groups of {self._spec.kind} layers"
@@ -297,6 +304,9 @@ class StateTables:
         self._left_alone: list[_State] = []
         """Sources that the step does not write on."""
         self._targets: list[_State] = []
+        self._written: Slots | None = None
+        self._marks: list[Marks] = []
+        """Of the targets."""
 
     def must_look(self, life: Life, num_computed: int) -> bool:
         """Whether the state stands at a block's end, or has moved into another block."""
@@ -319,28 +329,29 @@ class StateTables:
                 self._sources.append(source)
                 if source.position != target.position:
                     self._left_alone.append(source)
-        self._verify(self._sources)
+        if self._sources:
+            self._verify(self._sources, self._marks_of(self._joined(self._sources)))
 
     def write(self) -> None:
         """Write the states that the step ends with."""
-        blocks, keys = self._joined(self._targets)
-        numbers = [state.life.writer.number for state in self._targets]
-        self._pool.writer[blocks] = np.repeat(numbers, self._num_groups).reshape(-1, self._num_groups)
-        for places in self._pool.places[self._nth]:
-            self._pool.write(places, blocks[:, places.rows].ravel(), 0, keys[:, places.rows].ravel())
+        self._written = slots = self._joined(self._targets)
+        numbers = np.array([state.life.writer.number for state in self._targets])
+        self._pool.writer[slots.blocks] = numbers[:, None]
+        self._marks = self._marks_of(slots)
+        for marks in self._marks:
+            self._pool.write(marks)
 
     def after(self) -> bool:
         """Read them back; a state that was copied must be what it was."""
-        self._verify(self._targets)
-        self._verify(self._left_alone)
-        blocks, keys = self._joined(self._targets)
-        self._pool.seen[blocks] = keys
+        assert self._written is not None
+        self._verify_step()
+        blocks, marks = self._written.blocks, self._written.last_marks
+        self._pool.seen[blocks] = marks[:, None] ^ self._salts
         return not self._pool.holders[blocks].any()
 
     def reread(self, spans: Sequence[Span]) -> None:
         """Read the states of the step again, after all others have written."""
-        self._verify(self._targets)
-        self._verify(self._left_alone)
+        self._verify_step()
 
     def forget(self, life: Life) -> None:
         """States are read in every step: nothing is remembered of them."""
@@ -357,22 +368,24 @@ class StateTables:
             raise out_of_reach(life.writer, f"needs the state after {num_tokens} tokens, but {where}")
         return _State(life, num_tokens, position, blocks, life.marks[num_tokens - 1])
 
-    def _joined(self, states: Sequence[_State]) -> tuple[np.ndarray, np.ndarray]:
-        """[states, groups]: blocks and keys."""
-        keys = np.array([state.mark for state in states])[:, None] ^ self._salts
-        return np.array([state.blocks for state in states]), keys
+    def _joined(self, states: Sequence[_State]) -> Slots:
+        """A state is the one slot of its block."""
+        marks = np.array([state.mark for state in states])
+        ones = np.ones(len(states), dtype=np.int64)
+        return Slots(np.array([state.blocks for state in states]), ones, ones - 1, marks, marks)
 
-    def _verify(self, states: Sequence[_State]) -> None:
-        if not states:
-            return
-        all_blocks, all_keys = self._joined(states)
-        for places in self._pool.places[self._nth]:
-            entries = (all_blocks[:, places.rows].ravel(), 0, all_keys[:, places.rows].ravel())
-            if self._pool.are_wrong(places, *entries):
-                place, entry, found = self._pool.first_wrong(places, *entries)
-                number, row = divmod(entry, len(places.rows))
-                state, block = states[number], int(entries[0][entry])
-                where = (
-                    f"the state after {state.num_tokens} tokens of layer {places.layers[row][place]} in block {block}"
-                )
-                raise self._pool.wrong_mark(state.life.writer.name, block, found, where)
+    def _marks_of(self, slots: Slots) -> list[Marks]:
+        return [places.marks(slots, self._salts) for places in self._pool.places[self._nth]]
+
+    def _verify_step(self) -> None:
+        self._verify(self._targets, self._marks)
+        if self._left_alone:
+            self._verify(self._left_alone, self._marks_of(self._joined(self._left_alone)))
+
+    def _verify(self, states: Sequence[_State], all_marks: Sequence[Marks]) -> None:
+        for marks in all_marks:
+            wrong = self._pool.first_wrong(marks)
+            if wrong is not None:
+                state = states[wrong.slot]
+                where = f"the state after {state.num_tokens} tokens of layer {wrong.layer} in block {wrong.block}"
+                raise self._pool.wrong_mark(state.life.writer.name, wrong.block, wrong.found, where)

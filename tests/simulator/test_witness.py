@@ -1,7 +1,7 @@
 """Every slot holds what the trace says: over vLLM's recorded schedules, random traffic, and planted faults.
 
-The witness sees each step on its own here, and reads all that the step attends to; a few runs take its short cuts, as
-`--back-with` does.
+The witness sees each step on its own here, reads all that the step attends to, and marks every layer; a few runs take
+its short cuts, and mark the layers whose turn it is, as `--back-with` does.
 """
 
 from pathlib import Path
@@ -54,7 +54,8 @@ def test_vllm_reads_what_was_never_computed_under_priority(name):
 def test_rows_of_steps_and_short_cuts_find_no_fault_either(name):
     """With the pool laid out block by block, for once."""
     row = recorded(name)
-    replayed = replay_with_witness(row["scenario"], rereads=False, one_by_one=False, order=BLOCK_OUTERMOST)
+    short = {"rereads": False, "every_layer": False, "one_by_one": False}
+    replayed = replay_with_witness(row["scenario"], **short, order=BLOCK_OUTERMOST)
     assert replayed.num_tokens == row["summary"]["scheduled_tokens"]
 
 
@@ -148,13 +149,14 @@ is_compiled = not str(Path(block_pool.__file__)).endswith(".py")
 
 
 @pytest.mark.skipif(is_compiled, reason="compiled methods cannot be replaced")
+@pytest.mark.parametrize("every_layer", [True, False], ids=["every layer", "layers in turn"])
 @pytest.mark.parametrize("rereads", [True, False], ids=["full reads", "short cuts"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_seen_in_memory(fault, rereads, monkeypatch):
+def test_a_planted_fault_is_seen_in_memory(fault, rereads, every_layer, monkeypatch):
     owner, method, replacement, name = FAULTS[fault]
     monkeypatch.setattr(owner, method, replacement(getattr(owner, method)))
     with pytest.raises(InvariantError, match=r"^(own-marks|within-reach): request r"):
-        replay_with_witness(recorded(name)["scenario"], rereads=rereads)
+        replay_with_witness(recorded(name)["scenario"], rereads=rereads, every_layer=every_layer)
 
 
 @pytest.mark.skipif(is_compiled, reason="compiled methods cannot be replaced")

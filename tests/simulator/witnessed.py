@@ -49,6 +49,7 @@ class Names:
 class Replayed:
     """A run that is over."""
 
+    pages: KVPages
     pool: MarkedPool
     requests: list[Request]
     num_steps: int
@@ -82,6 +83,7 @@ def replay_with_witness(
     *,
     device: str = "cpu",
     rereads: bool = True,
+    every_layer: bool = True,
     one_by_one: bool = True,
     order: str = LAYER_OUTERMOST,
 ) -> Replayed:
@@ -89,7 +91,8 @@ def replay_with_witness(
     layout, scheduler = build(scenario)
     log = _Log()
     pages = KVPages(layout, device, order)
-    witness = Witness(pages, scheduler, log, rereads=rereads)
+    pages.raw.zero_()
+    witness = Witness(pages, scheduler, log, rereads=rereads, every_layer=every_layer)
     requests = []
     for request, content in requests_with_content(scenario, scheduler):
         witness.expect(request, content)
@@ -98,7 +101,7 @@ def replay_with_witness(
     if one_by_one:
         step_times = OneStepAtATime(step_times)
     run_to_the_end(scheduler, step_times, iter(requests), witness, planning_s=1.0)
-    return Replayed(witness.pool, requests, log.num_steps, log.num_tokens)
+    return Replayed(pages, witness.pool, requests, log.num_steps, log.num_tokens)
 
 
 def replay_with_attention(scenario: dict[str, Any], device: str = "cpu") -> Attending:
