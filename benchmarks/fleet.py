@@ -1,6 +1,7 @@
 """Fleets: what a request costs beside a single replica's, and what routers are worth on the Mooncake trace.
 
 python -m benchmarks.fleet cost [NUM_REQUESTS]
+python -m benchmarks.fleet queues [NUM_REQUESTS]
 python -m benchmarks.fleet routers TRACE.jsonl [--model NAME -tp N] [--rate-scale X] [--num-requests N]
 """
 
@@ -14,6 +15,14 @@ from benchmarks.timing import machine
 from simulator import Scenario, simulate
 from simulator.fleet import simulate_fleet
 from simulator.router import LeastLoaded, PowerOfTwoChoices, PrefixAware, RoundRobin, Router, SessionAffinity
+from tests.simulator.queues import (
+    interval_95_s,
+    md1_mean_wait_s,
+    mdc_mean_wait_s,
+    poisson_s,
+    run_queue,
+    waits_s,
+)
 from workloads import Arrivals, Lengths, SharedPrefixes, Trace, Traffic, synthesize
 
 RATE_PER_S = 14.0
@@ -77,6 +86,27 @@ def router_rows(scenario: Scenario, routers: Sequence[tuple[Router, float]]) -> 
     yield f"one replica, {NUM_REPLICAS} times the pool and the ranks", *measures(simulate(one).summary), "-"
 
 
+def queue_rows(num_requests: int) -> Iterator[Row]:
+    """Mean waits in service times beside theory's: M/D/1 by Pollaczek and Khinchine, M/D/c by Crommelin."""
+    yield "servers", "load", "requests", "mean wait", "95 % interval", "theory", "difference"
+    yield ("---",) * 7
+    for num_servers, load in ((1, 0.3), (1, 0.6), (1, 0.9), (2, 0.8), (4, 0.8), (8, 0.9)):
+        arrivals_s = poisson_s(load * num_servers, num_requests, seed=0)
+        waited_s = waits_s(run_queue(arrivals_s, num_servers=num_servers))
+        low_s, high_s = interval_95_s(waited_s)
+        theory_s = md1_mean_wait_s(load) if num_servers == 1 else mdc_mean_wait_s(load, num_servers)
+        mean_s = waited_s.mean()
+        yield (
+            f"{num_servers}",
+            f"{load}",
+            f"{num_requests:,}",
+            f"{mean_s:.4f}",
+            f"{low_s:.4f} to {high_s:.4f}",
+            f"{theory_s:.4f}",
+            f"{mean_s / theory_s - 1:+.2%}",
+        )
+
+
 def measures(summary: dict[str, Any]) -> Row:
     """What is compared."""
     ttft_s, e2e_s = summary["ttft_s"], summary["e2e_s"]
@@ -94,10 +124,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parts = parser.add_subparsers(dest="part", required=True)
     parts.add_parser("cost").add_argument("num_requests", type=int, nargs="?", default=100_000)
+    parts.add_parser("queues").add_argument("num_requests", type=int, nargs="?", default=400_000)
     routing = parts.add_parser("routers")
     routing.add_argument("trace", type=Path)
     routing.add_argument("--model", default="llama-3.1-8b")
     routing.add_argument("-tp", type=int, default=1)
+    routing.add_argument("--gpu", default="h100-80gb")
+    routing.add_argument("--kv-cache-dtype", default="auto")
     routing.add_argument("--rate-scale", type=float, default=1.0)
     routing.add_argument("--num-requests", type=int)
     routing.add_argument("--request-tokens", type=float, nargs="*", default=[PrefixAware().request_tokens])
@@ -105,11 +138,14 @@ def main() -> None:
     print(machine())
     if arguments.part == "cost":
         rows = cost_rows(arguments.num_requests)
+    elif arguments.part == "queues":
+        rows = queue_rows(arguments.num_requests)
     else:
         scenario = Scenario(
             model=arguments.model,
-            gpu="h100-80gb",
+            gpu=arguments.gpu,
             tensor_parallel_size=arguments.tp,
+            kv_cache_dtype=arguments.kv_cache_dtype,
             trace=arguments.trace,
             rate_scale=arguments.rate_scale,
             num_requests=arguments.num_requests,
