@@ -14,7 +14,15 @@ from typing import Any
 from benchmarks.timing import machine
 from simulator import Scenario, simulate
 from simulator.fleet import simulate_fleet
-from simulator.router import LeastLoaded, PowerOfTwoChoices, PrefixAware, RoundRobin, Router, SessionAffinity
+from simulator.router import (
+    LeastLoaded,
+    PowerOfTwoChoices,
+    PrefixAware,
+    RoundRobin,
+    Router,
+    SessionAffinity,
+    router_name,
+)
 from tests.simulator.queues import (
     interval_95_s,
     md1_mean_wait_s,
@@ -56,12 +64,11 @@ def cost_rows(num_requests: int) -> Iterator[Row]:
     one_s = time.process_time() - started
     yield "1", "-", f"{one_s / num_requests * 1e6:.0f}", "1"
     routers: list[Router] = [RoundRobin(), LeastLoaded(), PowerOfTwoChoices(), SessionAffinity(), PrefixAware()]
-    stale = [(router, 0.0) for router in routers] + [(PrefixAware(), 1.0)]
-    for router, staleness_s in stale:
+    for router, staleness_s in [*((router, 0.0) for router in routers), (PrefixAware(), 1.0)]:
         started = time.process_time()
-        simulate_fleet([scenario] * 8, router, traffic(8, num_requests), staleness_s=staleness_s)
+        simulate_fleet([scenario] * 8, router, staleness_s, trace=traffic(8, num_requests))
         took_s = time.process_time() - started
-        name = f"{type(router).__name__}, {staleness_s:g} s stale"
+        name = f"{router_name(router)}, {staleness_s:g} s stale"
         yield "8", name, f"{took_s / num_requests * 1e6:.0f}", f"{took_s / one_s:.2f}"
 
 
@@ -70,9 +77,9 @@ def router_rows(scenario: Scenario, routers: Sequence[tuple[Router, float]]) -> 
     yield "router", "hit rate", "mean TTFT s", "p99 TTFT s", "mean E2E s", "running mean", "requests, least and most"
     yield ("---",) * 7
     for router, staleness_s in routers:
-        result = simulate_fleet([scenario] * NUM_REPLICAS, router, staleness_s=staleness_s)
+        result = simulate_fleet([scenario] * NUM_REPLICAS, router, staleness_s)
         counts = [replica.summary["requests"]["finished"] for replica in result.replicas]
-        name = type(router).__name__
+        name = router_name(router)
         if isinstance(router, PrefixAware):
             name += f", {router.request_tokens:g} tokens a request, {staleness_s:g} s stale"
         yield name, *measures(result.summary), f"{min(counts)}, {max(counts)}"

@@ -17,6 +17,7 @@ import simpy
 from simpy.events import Event
 
 from kvcache.errors import InvariantError
+from kvcache.manager import KVCacheManager
 from kvcache.prefix_snapshot import PrefixSnapshot
 from simulator.arrival import Arrival
 from simulator.batch import Batch
@@ -163,7 +164,7 @@ class Replica:
         self._arrivals: dict[Request, Arrival] = {}
         """Of the requests that are here."""
         self._staleness_s = staleness_s
-        self._snapshot = PrefixSnapshot(self.scheduler.manager)
+        self._snapshot = PrefixSnapshot(self.scheduler.manager) if staleness_s else None
         self._snapshot_s = -staleness_s
         self._inbox = Inbox(env, self.scheduler)
         env.process(serve(env, self.scheduler, deployment.step_times, self._inbox, self))
@@ -177,14 +178,16 @@ class Replica:
 
     def held_tokens(self, arrival: Arrival) -> int:
         """Tokens of the prompt that would be hit here, as of at most `staleness_s` ago."""
-        manager, prompt_tokens = self.scheduler.manager, arrival.row.prompt_tokens
-        keys = arrival.keys_for(manager)
-        if not self._staleness_s:
-            return manager.peek_hit(keys, prompt_tokens)
+        keys = arrival.keys_for(self.scheduler.manager)
+        return self._known_prefixes().peek_hit(keys, arrival.row.prompt_tokens)
+
+    def _known_prefixes(self) -> KVCacheManager | PrefixSnapshot:
+        if self._snapshot is None:
+            return self.scheduler.manager
         if self._env.now - self._snapshot_s >= self._staleness_s:
             self._snapshot.refresh()
             self._snapshot_s = self._env.now
-        return self._snapshot.peek_hit(keys, prompt_tokens)
+        return self._snapshot
 
     def take(self, arrival: Arrival) -> None:
         """A request is sent here; it may be turned away at the door."""

@@ -60,8 +60,10 @@ def draw_replicas(result: Result, figure: FigureBase) -> None:
 
 
 def _running(steps: pd.DataFrame, edges_s: Floats) -> Floats:
-    columns = (steps[name].to_numpy(dtype=np.float64, copy=True) for name in ("start_s", "end_s", "running"))
-    return over_time(*columns, edges_s).mean
+    starts_s, ends_s, running = (
+        steps[name].to_numpy(dtype=np.float64, copy=True) for name in ("start_s", "end_s", "running")
+    )
+    return over_time(starts_s, ends_s, running, edges_s).mean
 
 
 def hit_rate_over_time(requests: pd.DataFrame, edges_s: Floats) -> Floats:
@@ -70,7 +72,8 @@ def hit_rate_over_time(requests: pd.DataFrame, edges_s: Floats) -> Floats:
     prompts, cached = (
         np.histogram(admitted_s, edges_s, weights=requests[name])[0] for name in ("prompt_tokens", "cached_tokens")
     )
-    return np.divide(cached, prompts, out=np.full(len(prompts), np.nan), where=prompts > 0)
+    shares: Floats = np.divide(cached, prompts, out=np.full(len(prompts), np.nan), where=prompts > 0)
+    return shares
 
 
 def _draw_lines(axes: Axes, at: Floats, lines: list[Floats], replicas: list[int]) -> None:

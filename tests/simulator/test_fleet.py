@@ -27,7 +27,7 @@ from simulator.router import (
     RoundRobin,
     SessionAffinity,
 )
-from tests.kvcache.pools import full, mamba, sliding
+from tests.kvcache.pools import chunked, full, mamba, sliding
 from tests.simulator.conftest import Arrival as Asked
 from tests.simulator.conftest import new_request, new_scheduler
 from workloads import Trace, TraceRequest, conversation_demo
@@ -190,6 +190,7 @@ def test_being_asked_leaves_no_trace():
 LAYERS = {
     "full": [full(4)],
     "sliding": [full(4), sliding(9, 4)],
+    "chunked": [full(4), chunked(10, 4)],
     "mamba": [full(4), mamba(4)],
     "window": [sliding(9, 4)],
 }
