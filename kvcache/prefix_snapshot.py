@@ -20,9 +20,10 @@ class PrefixSnapshot:
 
     def refresh(self) -> None:
         """Remember what the manager holds now. Costs a copy of all its keys."""
-        remembered = self._memory.pool.block_of
-        remembered.clear()
-        remembered.update(self._manager.pool.block_of)
+        block_of = self._manager.pool.block_of.copy()
+        self._memory.pool.block_of = block_of
+        for manager in self._memory.managers:
+            manager.block_of = block_of
 
     def peek_hit(self, keys: PrefixKeys, num_tokens: int) -> int:
         """Tokens of the hit that a request of `num_tokens` prompt tokens would have had then."""

@@ -23,6 +23,11 @@ class Arrival:
         self._id_tokens = prefix_block_tokens or 1
         self._keys: dict[tuple[int, int], PrefixKeys] = {}
 
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of the prompt that other requests may have, too: no replica holds more of it."""
+        return min(len(self.row.prefix_ids) * self._id_tokens, self.row.prompt_tokens)
+
     def keys_for(self, manager: KVCacheManager) -> PrefixKeys:
         """The request's prefix keys, as this manager counts them."""
         kind = manager.hash_unit, manager.key_stride

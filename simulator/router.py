@@ -4,6 +4,7 @@ Each is a small object with one method. It sees of a replica what a real router 
 that it sent there have not ended, and which prefixes the replica holds, or held a while ago.
 """
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -154,9 +155,18 @@ class PrefixAware:
             raise ValueError(f"request_tokens must be at least 0, got {self.request_tokens}")
 
     def choose(self, arrival: Arrival, replicas: Sequence[ReplicaView]) -> int:
-        """The cheapest; equals in turn."""
-        weight = self.request_tokens
-        return self._turns.pick([weight * replica.num_in_flight - replica.held_tokens(arrival) for replica in replicas])
+        """The cheapest; equals in turn.
+
+        The least loaded are asked first, and only as long as what is shared could still make one the cheapest.
+        """
+        costs = [self.request_tokens * replica.num_in_flight for replica in replicas]
+        least = math.inf
+        for index in sorted(range(len(costs)), key=costs.__getitem__):
+            if costs[index] - arrival.shared_tokens > least:
+                break
+            costs[index] -= replicas[index].held_tokens(arrival)
+            least = min(least, costs[index])
+        return self._turns.pick(costs)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ class Seen:
 
 
 def arrival(name: str = "a", session: str | None = None) -> Arrival:
-    return Arrival(TraceRequest(name, 0.0, 1000, 10, session=session), None, 0)
+    """1,000 prompt tokens, of which others may share 960."""
+    return Arrival(TraceRequest(name, 0.0, 1000, 10, tuple(range(60)), session), 16, 0)
 
 
 def seen(*in_flight: int) -> list[Seen]:
@@ -154,3 +155,15 @@ def test_routers_are_named_as_on_the_command_line():
         "power-of-two-choices",
         "one-queue",
     ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 960)), min_size=1, max_size=8),
+    st.sampled_from([0, 100, 500, 2000]),
+)
+def test_nobody_cheaper_is_left_unasked(replicas, request_tokens):
+    """(requests in flight, tokens held) of each: not all are asked, and it makes no difference."""
+    views = [Seen(str(number), load, held={"a": held}) for number, (load, held) in enumerate(replicas)]
+    chosen = PrefixAware(request_tokens).choose(arrival(), views)
+    costs = [request_tokens * load - held for load, held in replicas]
+    assert chosen == costs.index(min(costs))
