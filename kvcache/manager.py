@@ -83,6 +83,8 @@ class KVCacheManager:
             manager.spec.type_key[0] == "full" for manager in self.managers
         )
         self._state_managers = [manager for manager in self.managers if manager.spec.kind == "mamba"]
+        self.key_stride = max(1, len(groups))
+        """Between two prefix keys of a request: room for one key per group."""
         self._anchor()
 
     def _check(self, groups: Sequence[KVCacheGroup], policy: CachePolicy) -> None:
@@ -121,7 +123,7 @@ class KVCacheManager:
 
     def new_request(self, keys: PrefixKeys, prompt_tokens: int) -> RequestBlocks:
         """A request with empty tables. `keys` are the prefix keys of its tokens, prompt and output."""
-        keys.stride = max(1, len(self.layout.groups))
+        keys.stride = self.key_stride
         tables = tuple(manager.new_table(keys, prompt_tokens) for manager in self.managers)
         return RequestBlocks(keys, prompt_tokens, tables)
 
@@ -311,6 +313,16 @@ class KVCacheManager:
         blocks.hit_asked = NEVER_ASKED
 
     # Looking in.
+
+    def peek_hit(self, keys: PrefixKeys, num_tokens: int) -> int:
+        """What `find_hit` would say for a request of `num_tokens` that is not here; nothing is noted of it.
+
+        `keys` are spaced by `key_stride`.
+        """
+        if not self.coordinator.caches:
+            return 0
+        max_tokens = num_tokens - 1
+        return self.coordinator.find_hit(keys.first(max_tokens // self.hash_unit), max_tokens, max_tokens).num_tokens
 
     def check_integrity(self, requests: Sequence[RequestBlocks]) -> None:
         """Raise InvariantError if pool, hashes and the tables of all living `requests` contradict each other."""

@@ -2,7 +2,8 @@
 
 Read `engine.simulate` first (it builds the world), then `replica.run_replica` (the loop), then
 `scheduler.Scheduler.schedule` (the decision). `deployment` turns what a person asks for (`scenario`)
-into a server; `recorder`, `metrics`, `plots` and `report` measure and show.
+into a server; `recorder`, `metrics`, `plots` and `report` measure and show. `fleet.simulate_fleet` builds a world of
+several such servers behind a `router`.
 """
 
 from importlib import import_module

@@ -13,6 +13,7 @@ import typer
 from simulator import cli_options as options
 
 if TYPE_CHECKING:
+    from simulator.fleet_options import FleetOptions
     from simulator.result import Result
 
 __all__ = ["app", "main"]
@@ -75,6 +76,10 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     scheduling_policy: options.Policy = "fcfs",
     scheduler_reserve_full_isl: options.ReserveFullIsl = None,
     watermark: options.Watermark = 0.0,
+    replicas: options.Replicas = 1,
+    replica: options.Replica = None,
+    router: options.Router = None,
+    router_staleness_s: options.RouterStaleness = None,
     back_with: options.BackWith = None,
     pool_fraction: options.PoolFraction = 1.0,
     out: options.Out = None,
@@ -82,20 +87,32 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     as_json: options.AsJson = False,
     no_report: options.NoReport = False,
 ) -> None:
-    """Replay a trace on one server, and report what fits, what waits and what is wasted.
+    """Replay a trace on one server or several, and report what fits, what waits and what is wasted.
 
-    Example: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
+    Examples: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
+    kvplan simulate llama-3.1-8b --gpu h100-80gb --replicas 4 --router prefix-aware
     """
     settings = dict(locals())
-    for name in ("out", "timeline", "as_json", "no_report"):
+    for name in ("replicas", "replica", "router", "router_staleness_s", "out", "timeline", "as_json", "no_report"):
         del settings[name]
-    _simulate(settings, out, timeline, as_json=as_json, no_report=no_report)
+    from simulator.fleet_options import FleetOptions
+
+    fleet = FleetOptions(replicas, tuple(replica or ()), router, router_staleness_s)
+    _simulate(settings, fleet, out, timeline, as_json=as_json, no_report=no_report)
 
 
 def _simulate(
-    settings: dict[str, Any], out: Path | None, timeline: Path | None, *, as_json: bool, no_report: bool
+    settings: dict[str, Any],
+    fleet_options: "FleetOptions",
+    out: Path | None,
+    timeline: Path | None,
+    *,
+    as_json: bool,
+    no_report: bool,
 ) -> None:
     from simulator.engine import simulate as run
+    from simulator.fleet import simulate_fleet
+    from simulator.fleet_options import fleet_of
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
@@ -103,10 +120,16 @@ def _simulate(
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
     scenario = Scenario(**settings)
+    fleet = fleet_of(scenario, fleet_options)
+    if fleet is not None and timeline is not None:
+        raise ScenarioError("--timeline: shows one server, so it does not go with several replicas")
     folder = out or default_folder(scenario)
     check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
-        result = run(scenario, progress.trace, progress.update, timeline)
+        if fleet is None:
+            result = run(scenario, progress.trace, progress.update, timeline)
+        else:
+            result = simulate_fleet(*fleet, trace=progress.trace, on_progress=progress.update)
     write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

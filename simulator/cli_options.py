@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-TRAFFIC, MEMORY, CACHE, SCHEDULER, OUTPUT = "Traffic", "Model and memory", "KV cache", "Scheduler", "Output"
+TRAFFIC, MEMORY, CACHE, SCHEDULER = "Traffic", "Model and memory", "KV cache", "Scheduler"
+FLEET, OUTPUT = "Fleet", "Output"
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
@@ -126,6 +127,25 @@ ReserveFullIsl = Annotated[
 ]
 Watermark = Annotated[float, _option(SCHEDULER, "Part of the pool that an admission must leave free. [0]")]
 
+Replicas = Annotated[int, _option(FLEET, "So many equal replicas behind a router. [1]")]
+Replica = Annotated[
+    list[str] | None,
+    _option(
+        FLEET,
+        "Replicas that differ from the other flags, and how many: gpu=h200,tensor_parallel_size=2,count=2; given once"
+        " for each kind.",
+    ),
+]
+Router = Annotated[
+    str | None,
+    _option(
+        FLEET,
+        "round-robin, least-loaded, power-of-two-choices, session-affinity, prefix-aware or one-queue. [round-robin]",
+    ),
+]
+RouterStaleness = Annotated[
+    float | None, _option(FLEET, "How old a prefix-aware router's knowledge of the caches may be. [0]")
+]
 BackWith = Annotated[
     str | None,
     _option(MEMORY, "Make the pool of real tensors on cpu or cuda, write and read it as the run does, and measure it."),

@@ -7,14 +7,14 @@ from pathlib import Path
 import simpy
 from simpy.events import Event
 
-from kvcache.hashing import PrefixKeys
 from kvcache.policies import GroupingPolicy
+from simulator.arrival import Arrival
 from simulator.backing import back
 from simulator.deployment import Deployment, deploy
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
 from simulator.recorder import BATCHES_PER_SAMPLE, Recorder
-from simulator.replica import Inbox, StepObserver, run_replica, run_replica_async, wait_until
+from simulator.replica import Inbox, StepObserver, serve, wait_until
 from simulator.request import Request
 from simulator.result import Result
 from simulator.scenario import Scenario, ScenarioError
@@ -34,7 +34,7 @@ from workloads import (
     synthesize,
 )
 
-__all__ = ["arrivals_at", "request_of", "run_to_the_end", "simulate", "workload_of"]
+__all__ = ["arrivals_at", "request_of", "run_to_the_end", "simulate", "too_long", "workload_of"]
 
 DEFAULT_NUM_REQUESTS = 1000
 """Of traffic that is made up, where nobody says how many."""
@@ -130,10 +130,7 @@ def run_to_the_end(
     """
     env = simpy.Environment()
     inbox = Inbox(env, scheduler)
-    if scheduler.settings.async_scheduling:
-        env.process(run_replica_async(env, scheduler, step_times, inbox, observer, planning_s))
-    else:
-        env.process(run_replica(env, scheduler, step_times, inbox, observer))
+    env.process(serve(env, scheduler, step_times, inbox, observer, planning_s))
     env.process(_deliver(env, arrivals, inbox))
     env.run()
     return float(env.now)
@@ -163,21 +160,17 @@ def arrivals_at(
         serial = next(serials)
         request = request_of(row, trace.prefix_block_tokens, serial, scheduler)
         if request.max_tokens > max_model_len:
-            on_rejected(request, f"prompt and output are longer than max_model_len {max_model_len}")
+            on_rejected(request, too_long(max_model_len))
         else:
             on_made(request, row, serial)
             yield request
 
 
+def too_long(max_model_len: int) -> str:
+    """Why a server turns a request away at the door."""
+    return f"prompt and output are longer than max_model_len {max_model_len}"
+
+
 def request_of(row: TraceRequest, prefix_block_tokens: int | None, serial: int, scheduler: Scheduler) -> Request:
     """A row of a trace as its scheduler knows it; `serial` is the row's number, from 0."""
-    manager = scheduler.manager
-    keys = PrefixKeys.of_prefix_ids(row.prefix_ids, prefix_block_tokens or 1, manager.hash_unit, serial)
-    return Request(
-        row.request_id,
-        row.arrival_s,
-        manager.new_request(keys, row.prompt_tokens),
-        output_tokens=row.output_tokens,
-        priority=row.priority,
-        session=row.session,
-    )
+    return Arrival(row, prefix_block_tokens, serial).request_for(scheduler.manager)

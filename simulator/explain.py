@@ -128,6 +128,8 @@ def scenario_of_run(folder: Path, trace: Path | None = None) -> Scenario:
 
 def _scenario(folder: Path) -> Scenario:
     fields = read_summary(folder)["scenario"]
+    if "fleet" in fields:
+        raise ScenarioError(f"{folder} is the run of a fleet: kvplan explains requests of a single server only")
     try:
         return Scenario(**fields)
     except ScenarioError as error:

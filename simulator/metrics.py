@@ -22,6 +22,7 @@ __all__ = [
     "inter_token_latencies",
     "makespan_s",
     "over_time",
+    "rounded",
     "summarize",
     "times_per_output_token_s",
     "times_to_first_token_s",
@@ -73,7 +74,7 @@ def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: 
         "steps": int(_values(steps, "num_steps").sum()),
         "evictions": int(_values(steps, "evictions").sum()),
     }
-    return {key: _rounded(value) for key, value in summary.items()}
+    return {key: rounded(value) for key, value in summary.items()}
 
 
 def makespan_s(requests: Columns, steps: Columns) -> float:
@@ -272,9 +273,10 @@ def _floats(table: Columns, column: str) -> Floats:
     return np.asarray(table[column], dtype=np.float64)
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A float to six significant digits, None if it is not finite; all that are in a dict; anything else as it is."""
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, float):
         return float(f"{value:.{_SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
     return value

@@ -6,7 +6,7 @@ shows the least and the most in it. Equal results give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INK",
+    "LINE_COLOURS",
+    "FigureKind",
     "as_png",
     "as_svg",
     "draw_kv_usage",
@@ -35,7 +37,12 @@ __all__ = [
     "draw_pool_bytes",
     "draw_requests",
     "draw_throughput",
+    "edges_of",
     "figures",
+    "finish_time_axis",
+    "has_replicas",
+    "in_unit",
+    "legend_above",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -46,6 +53,8 @@ INK = "#1a1d21"
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 _VERMILION, _PURPLE, _GREY = "#D55E00", "#CC79A7", "#999999"
+LINE_COLOURS = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY)
+"""For lines side by side, in this order."""
 
 _STYLE: dict[Any, Any] = {
     "font.size": 9.0,
@@ -78,19 +87,19 @@ _POOL_PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 """Label, colour and parts of the ledger for each area, from below."""
 
 
-def figures(result: Result) -> dict[str, bytes]:
-    """Name to SVG of each figure for which the run has data."""
+def figures(result: Result, kinds: Sequence[FigureKind] | None = None) -> dict[str, bytes]:
+    """Name to SVG of each figure for which the run has data; `kinds`: of these, not of a single server's."""
     return {
-        figure.name: as_svg(partial(figure.draw, result), figure.height_inches)
-        for figure in _FIGURES
-        if figure.has_data(result)
+        kind.name: as_svg(partial(kind.draw, result), kind.height_inches)
+        for kind in kinds or _FIGURES
+        if kind.has_data(result)
     }
 
 
 def draw_kv_usage(result: Result, figure: FigureBase) -> None:
     """Shares of the pool's blocks over time: held, cached but free, and empty."""
     usable_blocks = result.capacity["num_blocks"] - 1
-    edges_s = _edges_s(result, _BINS)
+    edges_s = edges_of(result, _BINS)
     held = _column_over_time(result.steps, "held_blocks", edges_s)
     # While nothing runs no block is held, but what is cached stays.
     cached = _column_over_time(result.steps, "cached_blocks", edges_s).mean
@@ -100,7 +109,7 @@ def draw_kv_usage(result: Result, figure: FigureBase) -> None:
     free = np.maximum(0.0, usable_blocks - held.mean - cached)
     shares = 100 / usable_blocks * np.vstack([held.mean, cached, free])
     axes = figure.subplots()
-    edges, unit = _in_unit(edges_s)
+    edges, unit = in_unit(edges_s)
     at = _centres(edges)
     axes.stackplot(
         at, shares, colors=(_BLUE, _SKY, _GREY), alpha=0.75, labels=("held by requests", "cached, free", "free, empty")
@@ -108,25 +117,25 @@ def draw_kv_usage(result: Result, figure: FigureBase) -> None:
     axes.plot(at, 100 / usable_blocks * held.high, color=INK, linewidth=0.7, label="held at most")
     axes.set_ylim(0, 100)
     axes.set_ylabel("Blocks of the pool (%)")
-    _finish_time_axis(axes, edges, unit)
-    _legend_above(figure, axes)
+    finish_time_axis(axes, edges, unit)
+    legend_above(figure, axes)
 
 
 def draw_requests(result: Result, figure: FigureBase) -> None:
     """Running and waiting requests over time."""
-    edges_s = _edges_s(result, _BINS)
-    edges, unit = _in_unit(edges_s)
+    edges_s = edges_of(result, _BINS)
+    edges, unit = in_unit(edges_s)
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, column, colour in ((upper, "running", _BLUE), (lower, "waiting", _VERMILION)):
         _draw_band(axes, _centres(edges), _column_over_time(result.steps, column, edges_s), colour)
         axes.set_ylabel(column.capitalize())
-    _finish_time_axis(lower, edges, unit)
+    finish_time_axis(lower, edges, unit)
 
 
 def draw_throughput(result: Result, figure: FigureBase) -> None:
     """Prompt tokens computed and tokens decoded per second, over time."""
-    edges_s = _edges_s(result, _RATE_BINS)
-    edges, unit = _in_unit(edges_s)
+    edges_s = edges_of(result, _RATE_BINS)
+    edges, unit = in_unit(edges_s)
     steps = result.steps
     starts_s, ends_s = _spans_s(steps)
     lasted_s = ends_s - starts_s  # a plan that was empty takes no time
@@ -142,14 +151,14 @@ def draw_throughput(result: Result, figure: FigureBase) -> None:
         axes.set_ylim(0, 1.08 * float(per_s.max()) or 1.0)
         axes.yaxis.set_major_formatter(_thousands)
         axes.set_ylabel(label)
-    _finish_time_axis(lower, edges, unit)
+    finish_time_axis(lower, edges, unit)
 
 
 def draw_pool_bytes(result: Result, figure: FigureBase) -> None:
     """What the bytes of the pool are used for, over time; a sample stands until the next one."""
     axes = figure.subplots()
-    draw_ledger(result.steps, axes, _edges_s(result, _BINS))
-    _legend_above(figure, axes)
+    draw_ledger(result.steps, axes, edges_of(result, _BINS))
+    legend_above(figure, axes)
 
 
 def draw_ledger(steps: pd.DataFrame, axes: Axes, edges_s: Floats) -> None:
@@ -163,12 +172,12 @@ def draw_ledger(steps: pd.DataFrame, axes: Axes, edges_s: Floats) -> None:
         over_time(starts_s, ends_s, samples[names].sum(axis=1).to_numpy(dtype=np.float64), edges_s).mean / _GIB
         for names in columns
     ]
-    edges, unit = _in_unit(edges_s)
+    edges, unit = in_unit(edges_s)
     labels, colours, _ = zip(*_POOL_PARTS, strict=True)
     axes.stackplot(_centres(edges), *areas, labels=labels, colors=colours, alpha=0.75)
     axes.set_ylim(0, np.sum(areas, axis=0).max())
     axes.set_ylabel("Pool (GiB)")
-    _finish_time_axis(axes, edges, unit)
+    finish_time_axis(axes, edges, unit)
 
 
 def draw_latencies(result: Result, figure: FigureBase) -> None:
@@ -218,23 +227,25 @@ def _draw_band(axes: Axes, at: Floats, timeline: Timeline, colour: str) -> None:
     axes.yaxis.set_major_formatter(_thousands)
 
 
-def _finish_time_axis(axes: Axes, edges: Floats, unit: str) -> None:
+def finish_time_axis(axes: Axes, edges: Floats, unit: str) -> None:
+    """End the time axis where the bins do, and name its unit."""
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xlabel(f"Simulated time ({unit})")
 
 
-def _legend_above(figure: FigureBase, axes: Axes) -> None:
+def legend_above(figure: FigureBase, axes: Axes) -> None:
+    """Put the legend of these axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=4, borderaxespad=0.0)
 
 
-def _edges_s(result: Result, num_bins: int) -> Floats:
+def edges_of(result: Result, num_bins: int) -> Floats:
     """[num_bins + 1] from the first arrival to the end of the last step."""
     begin_s = min(float(result.requests["arrival_s"].min()), float(result.steps["start_s"].min()))
     return np.linspace(begin_s, float(result.steps["end_s"].max()), num_bins + 1)
 
 
-def _in_unit(edges_s: Floats) -> tuple[Floats, str]:
+def in_unit(edges_s: Floats) -> tuple[Floats, str]:
     """(the same edges in a readable unit, its name)."""
     span_s = edges_s[-1] - edges_s[0]
     unit_s, unit = (3600, "hours") if span_s > 7200 else (60, "minutes") if span_s > 300 else (1, "seconds")
@@ -270,15 +281,23 @@ def _thousands(value: float, _position: float | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Figure:
+class FigureKind:
+    """A figure that can be drawn of a run."""
+
     name: str
     draw: Callable[[Result, FigureBase], None]
     has_data: Callable[[Result], bool]
     height_inches: float
 
 
+def has_replicas(result: Result) -> bool:
+    """Whether it is the run of a fleet, and something ran."""
+    return "replica" in result.steps and not result.steps.empty
+
+
 def _ran(result: Result) -> bool:
-    return not result.steps.empty and not result.requests.empty
+    """One replica did: steps of several overlap, and are not drawn as one."""
+    return not has_replicas(result) and not result.steps.empty and not result.requests.empty
 
 
 def _has_blocks(result: Result) -> bool:
@@ -294,11 +313,11 @@ def _has_latencies(result: Result) -> bool:
 
 
 _FIGURES = (
-    _Figure("kv_usage", draw_kv_usage, _has_blocks, 3.0),
-    _Figure("requests", draw_requests, _ran, 3.6),
-    _Figure("latencies", draw_latencies, _has_latencies, 3.0),
-    _Figure("throughput", draw_throughput, _ran, 3.6),
-    _Figure("pool_bytes", draw_pool_bytes, _was_sampled, 3.4),
+    FigureKind("kv_usage", draw_kv_usage, _has_blocks, 3.0),
+    FigureKind("requests", draw_requests, _ran, 3.6),
+    FigureKind("latencies", draw_latencies, _has_latencies, 3.0),
+    FigureKind("throughput", draw_throughput, _ran, 3.6),
+    FigureKind("pool_bytes", draw_pool_bytes, _was_sampled, 3.4),
 )
 
 

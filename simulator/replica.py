@@ -13,7 +13,7 @@ from simulator.latency import StepTimes
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["Inbox", "StepObserver", "run_replica", "run_replica_async", "wait_until"]
+__all__ = ["Inbox", "StepObserver", "run_replica", "run_replica_async", "serve", "wait_until"]
 
 Steps = Generator[Event, object, int]
 NO_TIME = [0.0]
@@ -135,6 +135,20 @@ def run_replica_async(
             ended = scheduler.complete(now_s=env.now)
             observer.settled(start_s, env.now, len(durations_s), running, ended)
         running = planned
+
+
+def serve(
+    env: simpy.Environment,
+    scheduler: Scheduler,
+    step_times: StepTimes,
+    inbox: Inbox,
+    observer: StepObserver,
+    planning_s: float = 0.0,
+) -> Generator[Event, object, None]:
+    """Serve one replica for ever, with synchronous or asynchronous scheduling as its settings say."""
+    if scheduler.settings.async_scheduling:
+        return run_replica_async(env, scheduler, step_times, inbox, observer, planning_s)
+    return run_replica(env, scheduler, step_times, inbox, observer)
 
 
 def wait_until(env: simpy.Environment, time_s: float) -> Event:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,17 @@ from typing import Any, Literal
 
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
+from simulator.plots_fleet import fleet_figures
 from simulator.result import Result
-from simulator.summary_table import format_bytes, format_number, format_share, latency_rows, list_reasons, summary_lines
+from simulator.summary_table import (
+    format_bytes,
+    format_number,
+    format_share,
+    latency_rows,
+    list_reasons,
+    replica_rows,
+    summary_lines,
+)
 
 __all__ = ["Verdict", "inline_svg", "judge", "render_page", "render_report", "write_report"]
 
@@ -24,6 +34,7 @@ _FIGURE_TITLES = {
     "latencies": "Latency of requests",
     "throughput": "Throughput",
     "pool_bytes": "Where the pool's bytes are",
+    "replicas": "Load and hit rate of each replica",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -31,6 +42,7 @@ _FIGURE_CAPTIONS = {
     "latencies": "How many requests got their first token, and each further one on average, within a time.",
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
+    "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
 }
 
 
@@ -65,7 +77,7 @@ def judge(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Verdict:
     A queue stands if one request or more waits, on average over the makespan. Rejections have reasons of
     their own, such as a request's length: they are named, and no sign of strain.
     """
-    requests, limit = summary["requests"], _find_limit(summary, scenario)
+    requests, limit = summary["requests"], _find_limits(summary, scenario)
     if not requests["arrived"]:
         return Verdict("held", "Nothing to do", "no request arrived.", "Nothing seems to bind.")
     facts = _state_facts(summary)
@@ -102,16 +114,19 @@ def render_report(result: Result) -> str:
             "alt": _describe_figure(name, result.summary),
             "svg": Markup(inline_svg(name, svg)),
         }
-        for name, svg in figures(result).items()
+        for name, svg in {**fleet_figures(result), **figures(result)}.items()
     ]
+    # Of a fleet, what each replica differs in is in the table of replicas.
+    capacity = result.summary["replicas"][0]["capacity"] if "replicas" in result.summary else result.capacity
     return render_page(
         "report.html.j2",
         title=_title(result.scenario),
         verdict=judge(result.summary, result.scenario),
         summary=summary_lines(result.summary),
         latencies=latency_rows(result.summary),
-        capacity=_capacity_lines(result.capacity),
-        groups=_group_rows(result.capacity),
+        replicas=replica_rows(result.summary),
+        capacity=_capacity_lines(capacity),
+        groups=_group_rows(capacity),
         measured=measured_lines(result.measured_memory),
         figures=drawn,
         scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
@@ -127,6 +142,18 @@ def render_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     return environment.get_template(template).render(**values)
+
+
+def _find_limits(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
+    """Of a fleet: what binds at most of its replicas, if something binds anywhere."""
+    if "replicas" not in summary:
+        return _find_limit(summary, scenario)
+    limits = [_find_limit(replica, replica["scenario"]) for replica in summary["replicas"]]
+    found = Counter(limit for limit in limits if limit is not None)
+    if not found:
+        return None
+    limit, count = found.most_common(1)[0]
+    return f"At {count:,} of {len(limits):,} replicas: {limit}"
 
 
 def _find_limit(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
@@ -190,6 +217,8 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         f"{format_number(rates['output_tokens_per_s'])} output tokens per second",
         "pool_bytes": f"held and needed by nobody: {format_bytes(wasted['mean'])} on average, "
         f"{format_bytes(wasted['max'])} at most",
+        "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
+        f"{format_share(summary['prefix_cache_hit_rate'])} in all",
     }
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."
 
@@ -236,6 +265,8 @@ def _title(scenario: Mapping[str, Any]) -> str:
     title = str(model or "A run")
     if gpu:
         title += f" on {ranks} × {gpu}" if isinstance(ranks, int) and ranks > 1 else f" on {gpu}"
+    if "fleet" in scenario:
+        title += f", {scenario['fleet']['num_replicas']:,} replicas"
     return title
 
 

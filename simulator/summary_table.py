@@ -11,6 +11,7 @@ __all__ = [
     "format_share",
     "latency_rows",
     "list_reasons",
+    "replica_rows",
     "summary_lines",
 ]
 
@@ -49,7 +50,31 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Preemptions", _preemptions(summary["preemptions"])),
         ("Evicted blocks", f"{summary['evictions']:,}"),
         ("Steps", f"{summary['steps']:,}"),
+        *((f"Replica {row.pop('Replica')}", ", ".join(map(" ".join, row.items()))) for row in replica_rows(summary)),
     ]
+
+
+def replica_rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Column to text for each replica of a fleet; none of a single server."""
+    return [
+        {
+            "Replica": str(number),
+            "server": _server(replica["scenario"]),
+            "requests": f"{replica['requests']['arrived']:,}",
+            "hit rate": format_share(replica["prefix_cache_hit_rate"]),
+            "in flight": format_number(replica["in_flight"]["mean"]),
+            "usage": format_share(replica["kv_cache_usage"]["mean"]),
+            "TTFT p50": format_seconds(replica["ttft_s"]["p50"]),
+            "p99": format_seconds(replica["ttft_s"]["p99"]),
+        }
+        for number, replica in enumerate(summary.get("replicas", ()))
+    ]
+
+
+def _server(scenario: Mapping[str, Any]) -> str:
+    """2 × H200."""
+    gpu, ranks = scenario["gpu"] or "server", scenario["tensor_parallel_size"]
+    return f"{ranks} × {gpu}" if ranks > 1 else str(gpu)
 
 
 def latency_rows(summary: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

@@ -141,10 +141,18 @@ def test_the_readme_names_every_column_of_a_run_folder(table):
 
 def test_every_invariant_has_its_line():
     raised = {
-        name for path in CODE for name in re.findall(r'InvariantError\(f?"([a-z-]+)', path.read_text(encoding="utf-8"))
+        name
+        for path in CODE
+        for name in re.findall(r'InvariantError\(\s*f?"([a-z-]+)', path.read_text(encoding="utf-8"))
     }
     page = ROOT / "docs" / "invariants.md"
-    sections = ("## Of the pool", "## Of the memory ledger", "## Of block tables", "## Of the simulation")
+    sections = (
+        "## Of the pool",
+        "## Of the memory ledger",
+        "## Of block tables",
+        "## Of the simulation",
+        "## Of a fleet",
+    )
     assert {name for section in sections for name in table_under(page, section)} == raised
 
 

@@ -1,0 +1,51 @@
+"""A request on its way to a replica: only there it becomes a `Request`, for its keys depend on the replica's blocks."""
+
+from kvcache.hashing import PrefixKeys
+from kvcache.manager import KVCacheManager
+from simulator.request import Request
+from workloads import TraceRequest
+
+__all__ = ["Arrival"]
+
+
+class Arrival:
+    """A row of a trace that has arrived; `serial` is its number, from 0.
+
+    Its keys are worked out once for all replicas that number them alike: those whom a router asks, and the one
+    that it chooses.
+    """
+
+    __slots__ = ("_id_tokens", "_keys", "row", "serial")
+
+    def __init__(self, row: TraceRequest, prefix_block_tokens: int | None, serial: int) -> None:
+        self.row = row
+        self.serial = serial
+        self._id_tokens = prefix_block_tokens or 1
+        self._keys: dict[tuple[int, int], PrefixKeys] = {}
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of the prompt that other requests may have, too: no replica holds more of it."""
+        return min(len(self.row.prefix_ids) * self._id_tokens, self.row.prompt_tokens)
+
+    def keys_for(self, manager: KVCacheManager) -> PrefixKeys:
+        """The request's prefix keys, as this manager counts them."""
+        kind = manager.hash_unit, manager.key_stride
+        keys = self._keys.get(kind)
+        if keys is None:
+            keys = PrefixKeys.of_prefix_ids(self.row.prefix_ids, self._id_tokens, manager.hash_unit, self.serial)
+            keys.stride = manager.key_stride
+            self._keys[kind] = keys
+        return keys
+
+    def request_for(self, manager: KVCacheManager) -> Request:
+        """The request, as the scheduler of this manager's replica knows it."""
+        row = self.row
+        return Request(
+            row.request_id,
+            row.arrival_s,
+            manager.new_request(self.keys_for(manager), row.prompt_tokens),
+            output_tokens=row.output_tokens,
+            priority=row.priority,
+            session=row.session,
+        )

@@ -1,0 +1,27 @@
+"""How many requests are somewhere, and how that adds up over time."""
+
+__all__ = ["Load"]
+
+
+class Load:
+    """A count of requests that comes and goes, and its integral."""
+
+    __slots__ = ("_changed_s", "_request_s", "most", "num")
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.most = 0
+        self._request_s = 0.0
+        self._changed_s = 0.0
+
+    def change(self, by: int, now_s: float) -> None:
+        """So many come, or go if it is negative."""
+        self._request_s += self.num * (now_s - self._changed_s)
+        self._changed_s = now_s
+        self.num += by
+        self.most = max(self.most, self.num)
+
+    @property
+    def request_s(self) -> float:
+        """Seconds that all requests together were here, until the last change."""
+        return self._request_s

@@ -1,0 +1,89 @@
+"""Draw what differs between a fleet's replicas: their load and their hit rate over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from simulator.metrics import Floats, over_time
+from simulator.plots import (
+    LINE_COLOURS,
+    FigureKind,
+    edges_of,
+    figures,
+    finish_time_axis,
+    has_replicas,
+    in_unit,
+    legend_above,
+)
+from simulator.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+__all__ = ["draw_replicas", "fleet_figures", "hit_rate_over_time"]
+
+LOAD_BINS = 150
+HIT_BINS = 60
+DASHES = ("solid", "dashed")
+
+
+def fleet_figures(result: Result) -> dict[str, bytes]:
+    """Name to SVG of each figure that only a fleet's run has."""
+    return figures(result, [FigureKind("replicas", draw_replicas, has_replicas, 4.2)])
+
+
+def draw_replicas(result: Result, figure: FigureBase) -> None:
+    """Running requests and prefix cache hit rate of each replica over time.
+
+    A line for each where there are colours enough; otherwise the mean, and a band from the least to the most.
+    """
+    replicas = np.unique(result.steps["replica"])
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    load_edges_s, hit_edges_s = edges_of(result, LOAD_BINS), edges_of(result, HIT_BINS)
+    running = [_running(result.steps[result.steps["replica"] == number], load_edges_s) for number in replicas]
+    hits = [
+        100 * hit_rate_over_time(result.requests[result.requests["replica"] == number], hit_edges_s)
+        for number in replicas
+    ]
+    for axes, edges_s, lines in ((upper, load_edges_s, running), (lower, hit_edges_s, hits)):
+        edges, unit = in_unit(edges_s)
+        _draw_lines(axes, (edges[:-1] + edges[1:]) / 2, lines, replicas.tolist())
+        axes.set_ylim(bottom=0)
+    upper.set_ylabel("Running")
+    lower.set_ylabel("Hit rate (%)")
+    finish_time_axis(lower, edges, unit)
+    legend_above(figure, upper)
+
+
+def _running(steps: pd.DataFrame, edges_s: Floats) -> Floats:
+    starts_s, ends_s, running = (
+        steps[name].to_numpy(dtype=np.float64, copy=True) for name in ("start_s", "end_s", "running")
+    )
+    return over_time(starts_s, ends_s, running, edges_s).mean
+
+
+def hit_rate_over_time(requests: pd.DataFrame, edges_s: Floats) -> Floats:
+    """[bins] of prompt tokens that were admitted in each bin, the share that was hit; NaN where none were."""
+    admitted_s = requests["first_scheduled_s"]
+    prompts, cached = (
+        np.histogram(admitted_s, edges_s, weights=requests[name])[0] for name in ("prompt_tokens", "cached_tokens")
+    )
+    shares: Floats = np.divide(cached, prompts, out=np.full(len(prompts), np.nan), where=prompts > 0)
+    return shares
+
+
+def _draw_lines(axes: Axes, at: Floats, lines: list[Floats], replicas: list[int]) -> None:
+    styles = [(colour, dash) for dash in DASHES for colour in LINE_COLOURS]
+    if len(lines) <= len(styles):
+        for number, line, (colour, dash) in zip(replicas, lines, styles, strict=False):
+            is_there = ~np.isnan(line)
+            axes.plot(at[is_there], line[is_there], color=colour, linestyle=dash, label=f"replica {number}")
+        return
+    stacked = np.ma.masked_invalid(np.vstack(lines))
+    low, mean, high = (reduce(axis=0).filled(np.nan) for reduce in (stacked.min, stacked.mean, stacked.max))
+    axes.fill_between(at, low, high, color=LINE_COLOURS[0], alpha=0.25, linewidth=0, label="least to most")
+    axes.plot(at, mean, color=LINE_COLOURS[0], label=f"mean of {len(lines)} replicas")
