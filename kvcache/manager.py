@@ -273,8 +273,9 @@ class KVCacheManager:
 
     def has_room_for_decodes(self, num_requests: int, num_steps: int) -> bool:
         """Whether so many requests can surely compute one token in each of so many steps."""
-        needs = [num_requests * each.num_groups * cdiv(num_steps, each.block_size) for each in self.managers]
-        return self.pool.has_room(needs, NO_HITS)
+        # A block takes a block of the pool at most, whatever its size: so it is enough if there are as many.
+        blocks_each = sum(manager.num_groups * cdiv(num_steps, manager.block_size) for manager in self.managers)
+        return num_requests * blocks_each <= self.pool.num_free
 
     def next_event(self, blocks: RequestBlocks, lag: int = 0) -> int:
         """The fewest computed tokens at which `extend_by_one` has something to do for a decoding request.

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvcache.block_pool import BlockPool
@@ -254,6 +254,10 @@ UNPADDED = {
 @given(
     requests=st.lists(arrivals, min_size=1, max_size=6), num_pages=st.integers(12, 60), is_async=st.booleans(),
     retention=st.sampled_from([0, None]), watermark=st.sampled_from([0.0, 0.2]),
+)  # fmt: skip
+@example(  # decodes that take large pages where others have small ones left
+    requests=[Arrival(2, 1, 5), Arrival(2, 9, 5), Arrival(4, 3, 3)], num_pages=12, is_async=False, retention=0,
+    watermark=0.0,
 )  # fmt: skip
 def test_large_pages_hold_every_byte(name, requests, num_pages, is_async, retention, watermark):
     """Two levels: in every step the parts add up, pool and tables agree (`run` asks), and all requests end."""
