@@ -319,9 +319,14 @@ class BlockPool:
         """
         held = [place for of_type in places for place in of_type]
         queued = self._queued()
-        self._check_conservation(self._unhashed, queued, {block for _, block in held}, set(range(1, self.num_blocks)))
+        all_blocks = set(range(1, self.num_blocks))
+        self._check_conservation(self._free_unhashed(), queued, {block for _, block in held}, all_blocks)
         self._check_holders(held)
         self._check_hashes([queued], [held], [self._copies])
+
+    def _free_unhashed(self) -> list[int]:
+        """All free blocks without a hash."""
+        return self._unhashed
 
     def _check_conservation(
         self, unhashed: Sequence[int], queued: Sequence[Place], held: set[int], all_blocks: set[int]

@@ -6,9 +6,7 @@ reused next                                                   reused last
 ```
 """
 
-from collections.abc import Iterable, Sequence
-
-from kvcache.block_pool import NO_ANCHORS, BlockPool, Place
+from kvcache.block_pool import NO_ANCHORS, BlockPool
 from kvcache.tally import Run, Tally
 
 __all__ = ["DocumentPool"]
@@ -35,12 +33,7 @@ class DocumentPool(BlockPool):
             self._unhashed_tally.num_cached += len(in_order)
             self._num_queued += len(in_order)
 
-    def check_integrity(self, places: Iterable[Sequence[Place]]) -> None:
-        """As in every pool (`BlockPool.check_integrity`)."""
-        held = [place for of_type in places for place in of_type]
-        unhashed = [block for run in self._queue if not run.keys for block in run.blocks[run.next :]]
-        queued = self._queued()
-        all_blocks = set(range(1, self.num_blocks))
-        self._check_conservation([*self._unhashed, *unhashed], queued, {block for _, block in held}, all_blocks)
-        self._check_holders(held)
-        self._check_hashes([queued], [held], [self._copies])
+    def _free_unhashed(self) -> list[int]:
+        """All free blocks without a hash: those never used, and those in the queue."""
+        queued = [block for run in self._queue if not run.keys for block in run.blocks[run.next :]]
+        return [*self._unhashed, *queued]

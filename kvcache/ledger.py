@@ -120,34 +120,25 @@ class Ledger:
     def parts(self, counts: TokenCounts, requests: HoldingRequests) -> dict[str, int]:
         """Bytes of each of `LEDGER_PARTS`. Raises InvariantError where they do not add up."""
         parts = dict.fromkeys(LEDGER_PARTS, 0)
-        for nth, manager in enumerate(self._manager.managers):
-            if manager.spec.kind == "mamba":
-                self._add_states(parts, manager)
-            else:
-                self._add_tokens(parts, nth, counts, requests)
+        for nth in range(len(self._manager.managers)):
+            self._add_held(parts, nth, counts, requests)
         self._add_free(parts)
         self._check(parts)
         return parts
 
-    def _add_states(self, parts: dict[str, int], manager: SingleTypeManager) -> None:
-        for nth_group, group in enumerate(manager.groups):
-            self._add_held(parts, self._groups[group], manager.tally.num_blocks(nth_group))
-
-    def _add_held(self, parts: dict[str, int], group: _GroupBytes, num_blocks: int) -> None:
-        """What held blocks consist of, whatever their tokens are."""
-        parts["states"] += num_blocks * group.state_bytes
-        parts["state_padding"] += num_blocks * group.state_padding
-        parts["page_padding"] += num_blocks * group.page_padding
-        parts["padding_layers"] += num_blocks * group.padding_layers
-
-    def _add_tokens(self, parts: dict[str, int], nth: int, counts: TokenCounts, requests: HoldingRequests) -> None:
+    def _add_held(self, parts: dict[str, int], nth: int, counts: TokenCounts, requests: HoldingRequests) -> None:
+        """What the held blocks of one attention type consist of; in a group of states tokens take no bytes."""
         manager = self._manager.managers[nth]
         tally, block_size = manager.tally, manager.block_size
         computed = counts.computed - tally.num_given_back * block_size
         num_empty = tally.num_positions * block_size - computed - counts.planned
         for nth_group, number in enumerate(manager.groups):
             group = self._groups[number]
-            self._add_held(parts, group, tally.num_blocks(nth_group))
+            num_blocks = tally.num_blocks(nth_group)
+            parts["states"] += num_blocks * group.state_bytes
+            parts["state_padding"] += num_blocks * group.state_padding
+            parts["page_padding"] += num_blocks * group.page_padding
+            parts["padding_layers"] += num_blocks * group.padding_layers
             parts["empty_slots"] += num_empty * sum(group.token_bytes)
             parts["reserved"] += counts.planned * sum(group.token_bytes)
             # Every extra holder counts a block's tokens once more.

@@ -178,17 +178,8 @@ class AttentionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FullAttentionSpec(AttentionSpec):
-    """A layer whose tokens attend to all tokens before them: every token's KV stays until the request ends.
-
-    `window` or `chunk` mark a layer that computes less but keeps everything: a sliding-window or
-    chunked layer while the hybrid manager is off.
-    """
-
-    window: int | None = None
-    chunk: int | None = None
-
-    kind: ClassVar[str] = "full"
+class _KeepsEverything(AttentionSpec):
+    """What layers have in common that keep every token until the request ends."""
 
     def max_blocks_per_request(self, num_tokens: int, max_in_flight_tokens: int) -> int:
         """All blocks of the request."""
@@ -202,6 +193,24 @@ class FullAttentionSpec(AttentionSpec):
     def type_key(self) -> tuple[object, ...]:
         """All layers that keep every token are of one type."""
         return "full", self.block_size
+
+    def keeping_everything(self, block_size: int) -> Self:
+        """The spec itself: it does already."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullAttentionSpec(_KeepsEverything):
+    """A layer whose tokens attend to all tokens before them: every token's KV stays until the request ends.
+
+    `window` or `chunk` mark a layer that computes less but keeps everything: a sliding-window or
+    chunked layer while the hybrid manager is off.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+    kind: ClassVar[str] = "full"
 
     @property
     def reach(self) -> tuple[str, int] | None:
@@ -215,13 +224,9 @@ class FullAttentionSpec(AttentionSpec):
         """The spec without its window or chunk."""
         return replace(self, window=None, chunk=None)
 
-    def keeping_everything(self, block_size: int) -> Self:
-        """The spec itself: it does already."""
-        return self
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MLASpec(AttentionSpec):
+class MLASpec(_KeepsEverything):
     """Multi-head latent attention: one latent vector per token, shared by all heads and not split over ranks.
 
     `head_size` is the length of that vector (latent rank + rotary part, for instance 512 + 64).
@@ -231,23 +236,6 @@ class MLASpec(AttentionSpec):
     head_size_v: int | None = 0
 
     kind: ClassVar[str] = "mla"
-
-    def max_blocks_per_request(self, num_tokens: int, max_in_flight_tokens: int) -> int:
-        """All blocks of the request."""
-        return cdiv(num_tokens, self.block_size)
-
-    def blocks_while_decoding(self, num_tokens: int) -> int:
-        """All blocks of the request."""
-        return cdiv(num_tokens, self.block_size)
-
-    @property
-    def type_key(self) -> tuple[object, ...]:
-        """All layers that keep every token are of one type."""
-        return "full", self.block_size
-
-    def keeping_everything(self, block_size: int) -> Self:
-        """The spec itself: it does already."""
-        return self
 
     def with_page_bytes(self, page_bytes: int) -> Self:
         """The same layer with a larger block; a latent page cannot be padded (it is indexed in whole rows)."""

@@ -81,9 +81,8 @@ def _needed_by_layer(spec: KVCacheSpec, num_tokens: int) -> int:
     return spec.content_bytes
 
 
-def _tokens_read(spec: KVCacheSpec, num_tokens: int) -> int:
-    reach: int = getattr(spec, "window", None) or getattr(spec, "chunk", None) or num_tokens
-    return min(reach, num_tokens)
+def _tokens_read(spec: AttentionSpec, num_tokens: int) -> int:
+    return num_tokens if spec.reach is None else min(spec.reach[1], num_tokens)
 
 
 @dataclass(frozen=True)

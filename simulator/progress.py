@@ -16,7 +16,22 @@ __all__ = ["RunProgress", "StudyProgress"]
 SECONDS_BETWEEN_UPDATES = 0.1
 
 
-class RunProgress:
+class _Shown:
+    """Something that is shown while its block runs."""
+
+    _progress: Progress
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+class RunProgress(_Shown):
     """Shows on standard error how far a run is. The total is known where the trace says how long it is."""
 
     def __init__(self, scenario: Scenario, *, shown: bool, num_requests: int | None = None) -> None:
@@ -40,15 +55,6 @@ class RunProgress:
         self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)
         self._started = self._last = time.monotonic()
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
     def update(self, now_s: float, num_ended: int) -> None:
         """So many requests have ended at this simulated time."""
         now = time.monotonic()
@@ -59,7 +65,7 @@ class RunProgress:
         self._progress.update(self._task, completed=num_ended, simulated=_duration(now_s), speed=speed)
 
 
-class StudyProgress:
+class StudyProgress(_Shown):
     """Shows on standard error how far several runs of one trace are, together, and when the last will end."""
 
     def __init__(self, name: str, num_requests: int, *, shown: bool) -> None:
@@ -75,15 +81,6 @@ class StudyProgress:
             disable=not (shown and console.is_terminal),
         )
         self._task = self._progress.add_task(f"Replaying {name}", total=num_requests)
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def update(self, num_ended: int, num_runs: int) -> None:
         """So many requests have ended, over all runs."""

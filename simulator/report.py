@@ -261,7 +261,7 @@ def _group_rows(capacity: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _title(scenario: Mapping[str, Any]) -> str:
-    model, gpu, ranks = (scenario.get(key) for key in ("model", "gpu", "tensor_parallel"))
+    model, gpu, ranks = (scenario.get(key) for key in ("model", "gpu", "tensor_parallel_size"))
     title = str(model or "A run")
     if gpu:
         title += f" on {ranks} × {gpu}" if isinstance(ranks, int) and ranks > 1 else f" on {gpu}"

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from kvcache.block_pool import BlockPool
 from kvcache.grouping import KVCacheGroup, alike_runs
-from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
+from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
+from kvcache.managers.cache_policy import CachePolicy
 from kvcache.managers.chunked import ChunkedLocalManager
 from kvcache.managers.full import FullAttentionManager
 from kvcache.managers.mamba import MambaAlignManager, MambaManager, mamba_manager

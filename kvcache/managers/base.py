@@ -12,32 +12,18 @@ A manager serves all groups of one spec. They always hold the same positions, so
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 from kvcache.block_pool import BlockPool
 from kvcache.hashing import PrefixKeys
+from kvcache.managers.cache_policy import CachePolicy
 from kvcache.specs import KVCacheSpec, cdiv
 from kvcache.tally import Tally
 
-__all__ = ["NEVER", "BlockTable", "CachePolicy", "SingleTypeManager"]
+__all__ = ["NEVER", "BlockTable", "SingleTypeManager"]
 
 NEVER = 1 << 62
 """A number of computed tokens that no request reaches."""
-
-
-@dataclass(frozen=True, slots=True)
-class CachePolicy:
-    """In what steps prefixes are hashed, hit and retained; the same for all managers of a pool."""
-
-    hash_unit: int
-    """Tokens that one prefix key covers."""
-    alignment: int
-    """Tokens of which every hit is a multiple."""
-    retention_interval: int | None = 0
-    """Tokens between windows or states that are kept for later hits; None keeps all, 0 none but the prompt's end."""
-    caches_every_block: bool = False
-    """Even those that no hit can use."""
 
 
 class BlockTable:

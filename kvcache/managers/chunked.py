@@ -1,7 +1,8 @@
 """Chunked local attention: only the current chunk is needed, so every chunk's edge is a place to resume."""
 
 from kvcache.block_pool import BlockPool
-from kvcache.managers.base import CachePolicy, SingleTypeManager
+from kvcache.managers.base import SingleTypeManager
+from kvcache.managers.cache_policy import CachePolicy
 from kvcache.specs import ChunkedLocalSpec, cdiv
 
 __all__ = ["ChunkedLocalManager"]

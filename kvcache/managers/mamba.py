@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from kvcache.block_pool import BlockPool
 from kvcache.errors import KVCacheError
 from kvcache.hashing import PrefixKeys
-from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
+from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
+from kvcache.managers.cache_policy import CachePolicy
 from kvcache.specs import MambaSpec, cdiv
 
 __all__ = ["MambaAlignManager", "MambaManager", "mamba_manager"]

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from kvcache.block_pool import BlockPool
-from kvcache.managers.base import NEVER, BlockTable, CachePolicy, SingleTypeManager
+from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
+from kvcache.managers.cache_policy import CachePolicy
 from kvcache.specs import SlidingWindowSpec, cdiv
 
 __all__ = ["SlidingWindowManager"]

@@ -4,6 +4,7 @@
 happened to them. They are called "a", "b", "c" ... in the order in which they are written down.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from kvcache.policies import policy_named
 from kvcache.pool_kinds import DOCUMENT
 from kvcache.specs import KVCacheSpec
 from simulator.batch import Batch
+from simulator.cli import main
 from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.recorder import Recorder
@@ -164,4 +166,28 @@ def run(
 @pytest.fixture
 def serve():
     """Serve `requests` on a small server; its settings are those of `new_scheduler`."""
+    return run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command has printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def kvplan(monkeypatch, capsys, tmp_path):
+    """Run the command in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["kvplan", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = capsys.readouterr()
+        return Outcome(end.value.code or 0, printed.out, printed.err)
+
     return run

@@ -15,7 +15,7 @@ GIB = 1 << 30
 SCENARIO = {
     "model": "gemma-3-27b",
     "gpu": "h100-80gb",
-    "tensor_parallel": 2,
+    "tensor_parallel_size": 2,
     "trace": "conversations.jsonl",
     "scheduler": {"max_num_seqs": 48, "max_num_batched_tokens": 8192, "scheduling_policy": "fcfs"},
     "enable_prefix_caching": True,

@@ -4,41 +4,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import typer
 
 from simulator import Scenario
-from simulator.cli import app, main
+from simulator.cli import app
 
 SIMULATE = ("simulate", "gemma-3-1b", "--gpu", "l4")
 ROWS = [
     {"timestamp": 1000 * row, "input_length": 700, "output_length": 5, "hash_ids": [1, row + 2]} for row in range(4)
 ]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def kvplan(monkeypatch, capsys, tmp_path):
-    """Run the command in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["kvplan", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return Outcome(end.value.code or 0, printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture

@@ -1,13 +1,10 @@
 """`kvplan explain`: its words, its picture, its JSON, and how it says no."""
 
 import json
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from simulator.cli import main
 from simulator.explain import explain
 from simulator.plots_story import draw_story
 from simulator.scenario import Scenario, ScenarioError
@@ -133,29 +130,13 @@ def test_a_story_is_plain_json():
 # ------------------------------------------------------------------------------------------ the command
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def kvplan(monkeypatch, capsys, tmp_path):
+def kvplan(kvplan, tmp_path):
     """Run the command in a folder of its own, in which there is a run."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["kvplan", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return Outcome(end.value.code or 0, printed.out, printed.err)
-
     rows = [{"timestamp": 1000 * row, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]} for row in range(4)]
     (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    run("simulate", "gemma-3-1b", "--gpu", "l4", "--trace", "trace.jsonl", "--no-report", "--out", "run")
-    return run
+    kvplan("simulate", "gemma-3-1b", "--gpu", "l4", "--trace", "trace.jsonl", "--no-report", "--out", "run")
+    return kvplan
 
 
 def test_a_request_is_explained_and_drawn(kvplan):

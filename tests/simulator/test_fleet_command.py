@@ -9,7 +9,7 @@ from simulator import Scenario
 from simulator.fleet_options import ROUTERS, FleetOptions, fleet_of
 from simulator.router import router_name
 from simulator.scenario import ScenarioError
-from tests.simulator.test_cli import kvplan, trace  # noqa: F401  fixtures
+from tests.simulator.test_cli import trace  # noqa: F401  a fixture
 
 SCENARIO = Scenario(model="llama-3.1-8b", gpu="h100-80gb", max_num_seqs=8, seed=3)
 SIMULATE = ("simulate", "gemma-3-1b", "--gpu", "l4")
