@@ -25,6 +25,7 @@ COMPILED = (
     "simulator/contexts.py",
     "simulator/decodes.py",
     "simulator/latency.py",
+    "simulator/loading.py",
     "simulator/plan.py",
     "simulator/pool_bytes.py",
     "simulator/recorder.py",

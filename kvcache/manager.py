@@ -14,7 +14,7 @@ from kvcache.errors import KVCacheError
 from kvcache.grouping import KVCacheGroup
 from kvcache.hashing import PrefixKeys
 from kvcache.layout import KVCacheLayout, block_sizes
-from kvcache.managers import NEVER, BlockTable, CachePolicy, managers_for
+from kvcache.managers import NEVER, BlockTable, CachePolicy, Load, managers_for
 from kvcache.specs import cdiv
 
 __all__ = ["CacheSettings", "KVCacheManager", "RequestBlocks"]
@@ -78,7 +78,7 @@ class KVCacheManager:
         self.pool = layout.pool_kind.new_pool(groups, layout.num_blocks) if pool is None else pool
         self.managers = managers_for(groups, self.pool, policy, layout.max_model_len, layout.max_in_flight_tokens)
         self.coordinator = coordinator_for(self.managers, len(groups), settings.enable_prefix_caching, policy)
-        self._watermark_blocks = int(settings.watermark * layout.num_blocks)
+        self.watermark_blocks = int(settings.watermark * layout.num_blocks)
         self._never_gives_back = self.pool.is_uniform and all(
             manager.spec.type_key[0] == "full" for manager in self.managers
         )
@@ -166,7 +166,7 @@ class KVCacheManager:
         """
         if not self.can_read(blocks, hit_tokens):
             return False
-        keep = 0 if alone else self._watermark_blocks
+        keep = 0 if alone else self.watermark_blocks
         needs = self._needs(hit_tokens, num_tokens, reserve_tokens)
         if not self.pool.has_room(needs, NO_HITS, keep):
             return False
@@ -243,6 +243,58 @@ class KVCacheManager:
                     table.manager.take_one(table)
         if num_cacheable >= blocks.cache_at:
             self.cache(blocks, num_cacheable)
+        return True
+
+    # Tokens that are computed elsewhere. A request gets blocks for them at once, and `cache` is called, before it
+    # goes on, when their contents have arrived.
+
+    def plan_load(self, blocks: RequestBlocks, hit_tokens: int, num_tokens: int) -> list[Load]:
+        """What each attention type needs so that a request resumes after `num_tokens`.
+
+        Cached blocks of its first `hit_tokens` are used as they are, the others must be filled.
+        """
+        keys = blocks.keys.first(num_tokens // self.hash_unit)
+        return [manager.plan_load(keys, hit_tokens, num_tokens) for manager in self.managers]
+
+    def has_room_for_load(self, loads: Sequence[Load], keep: int, reserve_tokens: int = 0) -> bool:
+        """Whether the blocks of a load can be taken, with `keep` left free; or those for `reserve_tokens` in all."""
+        pairs = zip(self.managers, loads, strict=True)
+        if reserve_tokens:
+            needs = [manager.num_blocks_beyond(load, reserve_tokens) for manager, load in pairs]
+        else:
+            needs = [manager.num_blocks_of_load(load) for manager, load in pairs]
+        return self.pool.has_room(needs, [load.cached_blocks for load in loads], keep)
+
+    def start_load(self, blocks: RequestBlocks, loads: Sequence[Load]) -> None:
+        """Give a request the blocks of a load for which there is room."""
+        for table, load in zip(blocks.tables, loads, strict=True):
+            if load.cached_blocks:
+                table.manager.pool.touch(load.cached_blocks, table.manager.tally)
+        for table, load in zip(blocks.tables, loads, strict=True):
+            table.manager.take_load(table, load)
+
+    def num_blocks_to_the_end(self, blocks: RequestBlocks, num_tokens: int) -> int:
+        """Blocks that a request which holds some still has to take until it has all of `num_tokens`."""
+        return sum(table.manager.num_blocks_to_the_end(table, num_tokens) for table in blocks.tables)
+
+    def admit_loaded(
+        self, blocks: RequestBlocks, num_computed: int, num_tokens: int, *, reserve_tokens: int = 0, alone: bool = False
+    ) -> bool:
+        """`admit` for a request that holds the blocks of its first `num_computed` tokens already."""
+        keep = 0 if alone else self.watermark_blocks
+        if reserve_tokens:
+            ahead = [table.manager.num_blocks_to_the_end(table, reserve_tokens) for table in blocks.tables]
+            if not self.pool.has_room(ahead, NO_HITS, keep):
+                return False
+        for table in blocks.tables:
+            if num_computed >= table.free_at:
+                table.manager.free_unneeded(table, num_computed)
+        needs = [table.manager.num_new_blocks(table, num_tokens) for table in blocks.tables]
+        if not self.pool.has_room(needs, NO_HITS, keep):
+            return False
+        for table in blocks.tables:
+            table.manager.extend(table, num_tokens)
+        self.cache(blocks, num_tokens)
         return True
 
     # A decode of a model in which no attention type gives blocks back does nothing but take one now

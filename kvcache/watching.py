@@ -108,7 +108,7 @@ class WatchedManager(KVCacheManager):
             awaits_state = not self.can_read(blocks, hit_tokens)
             needed = sum(self._needs(hit_tokens, num_tokens, reserve_tokens))
             hit_blocks = self._num_free_of_hit(blocks, hit_tokens)
-            watermark = 0 if alone else self._watermark_blocks
+            watermark = 0 if alone else self.watermark_blocks
             shortage = Shortage(
                 needed + hit_blocks, self.pool.num_free, watermark, hit_blocks, reserve_tokens, awaits_state
             )

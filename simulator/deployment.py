@@ -10,6 +10,7 @@ from models_configs import Model
 from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
 from simulator.latency import ConstantStepTimes, Roofline, StepTimes
+from simulator.loading import KVSource, LoadingScheduler
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 from simulator.server import plan_server
@@ -30,12 +31,15 @@ class Deployment:
     cache_settings: CacheSettings
     scheduler_settings: SchedulerSettings
 
-    def new_scheduler(self, manager: KVCacheManager | None = None) -> Scheduler:
+    def new_scheduler(self, manager: KVCacheManager | None = None, source: KVSource | None = None) -> Scheduler:
         """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow.
 
-        `manager`: another one than a plain one, for the same layout and settings, still unused.
+        `manager`: another one than a plain one, for the same layout and settings, still unused. `source`: where
+        keys and values come from that are neither cached nor computed.
         """
         manager = manager or KVCacheManager(self.layout, self.cache_settings)
+        if source is not None:
+            return LoadingScheduler(manager, self.scheduler_settings, self.model.reaches, source)
         return Scheduler(manager, self.scheduler_settings, self.model.reaches)
 
     @cached_property

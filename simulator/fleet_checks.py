@@ -28,8 +28,9 @@ def check_now(fleet: Fleet) -> None:
     at_replicas = 0
     for replica in fleet.replicas:
         scheduler = replica.scheduler
-        scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
-        there = len(scheduler.running) + len(scheduler.waiting)
+        holding = [*scheduler.running.values(), *scheduler.held]
+        scheduler.manager.check_integrity([request.blocks for request in holding])
+        there = len(holding) + len(scheduler.waiting)
         if there != replica.num_in_flight:
             raise InvariantError(
                 f"requests-add-up: {replica.num_in_flight} requests were sent to replica {replica.name} and have not"

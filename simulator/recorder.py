@@ -125,7 +125,7 @@ class Recorder:
             late_since_s, num_late_decodes = self._note_late(plan, None if self._in_flight else start_s)
         state = (
             len(scheduler.running),
-            len(scheduler.waiting),
+            len(scheduler.waiting) + len(scheduler.held),
             len(plan.preempted),
             pool.num_blocks - 1 - pool.num_free,
             pool.num_cached_free,

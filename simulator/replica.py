@@ -30,7 +30,7 @@ class StepObserver(Protocol):
 
 
 class Inbox:
-    """Where requests reach a replica: straight into its waiting queue, waking it if it sleeps."""
+    """Where requests reach a replica, and contents of blocks: it wakes if it sleeps."""
 
     def __init__(self, env: simpy.Environment, scheduler: Scheduler) -> None:
         self._env = env
@@ -41,6 +41,14 @@ class Inbox:
     def deliver(self, request: Request) -> None:
         """A request arrives now."""
         self._scheduler.add(request)
+        self._wake()
+
+    def loaded(self, request: Request) -> None:
+        """The contents of a request's blocks, which it was given for them, are there now."""
+        self._scheduler.loaded(request)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._in_run is not None:
             self._in_run.interrupt()
             self._in_run = None
@@ -111,11 +119,11 @@ def run_replica_async(
     Planning takes `planning_s` where no run hides it.
     """
     running: Batch | None = None
-    num_arrived = 0
+    num_news = 0
     while True:
         start_s = env.now
         durations_s = NO_TIME if running is None or not running.num_tokens else step_times.durations_s(running)
-        if scheduler.num_arrived > num_arrived:
+        if scheduler.num_news > num_news:
             durations_s = durations_s[:1]  # who arrived since it was planned is in the next plan
         elif len(durations_s) > 1:
             # Equal steps are planned at their turn, each while the one before it runs; the last of
@@ -123,7 +131,7 @@ def run_replica_async(
             steps_done = yield from inbox.let_pass(durations_s[:-1])
             scheduler.run_on(steps_done)
             durations_s = durations_s[: steps_done + 1]
-        num_arrived = scheduler.num_arrived
+        num_news = scheduler.num_news
         planned = scheduler.schedule(now_s=env.now)
         if planned is not None:
             observer.planned(env.now, scheduler, planned)

@@ -26,6 +26,7 @@ class Request:
         "is_decoding",
         "is_running",
         "known_tokens",
+        "loaded_tokens",
         "missed_step",
         "num_preemptions",
         "order",
@@ -77,6 +78,8 @@ class Request:
         self.finish_s: float | None = None
         self.cached_tokens = 0
         """Tokens of the prefix hit at its first admission."""
+        self.loaded_tokens = 0
+        """Tokens beyond it whose keys and values came from elsewhere."""
         self.num_preemptions = 0
 
     def __lt__(self, other: "Request") -> bool:

@@ -1,4 +1,4 @@
-"""How far the running requests of a replica are, one by one: for those who look in, not for the steps themselves."""
+"""How far requests are that hold blocks, one by one: for those who look in, not for the steps themselves."""
 
 from collections.abc import Iterator
 
@@ -11,13 +11,15 @@ Contexts = Iterator[tuple[Request, int]]
 
 
 def contexts_after_step(scheduler: Scheduler) -> Contexts:
-    """(running request, tokens computed once all planned steps are) for all that hold blocks."""
+    """(request, tokens computed once all planned steps are and all loads are there) for all that hold blocks."""
     for request in scheduler.running.values():
         yield request, scheduler.step + request.origin if request.is_decoding else request.computed
+    for request in scheduler.held:
+        yield request, request.computed
 
 
 def contexts_before_step(scheduler: Scheduler) -> Contexts:
-    """(running request, tokens computed before the step planned last) for all that hold blocks."""
+    """(request, tokens computed before the step planned last) for all that hold blocks."""
     planned = scheduler.plan.num_tokens()
     for request, num_computed in contexts_after_step(scheduler):
         yield request, num_computed - planned.get(request.order, int(request.is_decoding))
@@ -29,6 +31,8 @@ def idle_in_step(scheduler: Scheduler) -> Contexts:
     for order, request in scheduler.prefilling.items():
         if order not in in_chunks:
             yield request, request.computed
+    for request in scheduler.held:
+        yield request, request.computed
     for request in scheduler.plan.stalled:
         yield request, scheduler.step + request.origin
     for plan in scheduler.in_flight:

@@ -40,9 +40,12 @@ class Scheduler:
         self.waiting: WaitingQueue = PriorityQueue() if settings.scheduling_policy == "priority" else FcfsQueue()
         self.running: dict[int, Request] = {}
         """By order of admission, which is the order of service."""
+        self.held: dict[Request, bool] = {}
+        """Requests that hold blocks and do not run yet, and whether the blocks' contents are there: see `loading`."""
         self.step = 0
         """Steps planned."""
-        self.num_arrived = 0
+        self.num_news = 0
+        """How often somebody arrived, or something that he waits for: a plan made before that may be another now."""
         self.plan = Plan()
         """The step that was planned last."""
         self.run_trace: list[tuple[int, int]] | None = None
@@ -63,8 +66,14 @@ class Scheduler:
 
     def add(self, request: Request) -> None:
         """A request has arrived."""
-        self.num_arrived += 1
+        self.num_news += 1
         self.waiting.add(request)
+
+    def loaded(self, request: Request) -> None:
+        """What is in a held request's blocks is there now. One that has gone meanwhile is none of ours."""
+        if request in self.held:
+            self.num_news += 1
+            self.held[request] = True
 
     # Deciding.
 
@@ -73,7 +82,7 @@ class Scheduler:
         plan = Plan()
         plan.must_replan = bool(self.plan.stalled)  # their tokens are late, so this step is not like the next ones
         self.plan = plan
-        if not self.running and not self.waiting:
+        if not self.running and not self.waiting and not self.held:
             return None
         self.manager.new_step()
         threshold = self.settings.long_prefill_token_threshold
@@ -81,8 +90,10 @@ class Scheduler:
             threshold = 0  # nobody else would profit
         self._extend_running(plan, threshold)
         self._find_stalled(plan)
-        if self.waiting and not plan.preempted:
+        if not plan.preempted:
             self._admit_waiting(plan, threshold, now_s)
+        if not (self.running or plan.rejected or plan.preempted):
+            return None  # whoever is here waits for contents of blocks
         batch = self._batch(plan)
         self._advance(plan)
         self.in_flight.append(plan)
@@ -224,27 +235,43 @@ class Scheduler:
     # Admitting.
 
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
-        num_decodes = len(self._decodes) - len(plan.stalled)
-        left = self.settings.max_num_batched_tokens - plan.chunk_tokens - num_decodes
-        while left > 0 and self.waiting and len(self.running) < self.settings.max_num_seqs:
+        while self._may_admit(plan) and self.waiting:
             request = self.waiting.head()
             hit_tokens = self.manager.find_hit(request.blocks, request.known_tokens)
-            num_new = request.known_tokens - hit_tokens
-            if 0 < threshold < num_new:
-                num_new = threshold
-            num_new = self._end_at_state(request, hit_tokens, min(num_new, left))
-            if num_new and self._admit(request, hit_tokens, num_new):
-                self.waiting.pop()
-                self._start(request, hit_tokens, now_s)
-                plan.add_chunk(request, num_new)
-                left -= num_new
-            elif not self.manager.can_read(request.blocks, hit_tokens):
-                plan.must_replan = True
+            if not self._admit_head(plan, hit_tokens, threshold, now_s):
                 return
-            elif self.running:
-                return
-            else:
-                plan.rejected.append(self.waiting.pop())
+
+    def _may_admit(self, plan: Plan) -> bool:
+        return self._tokens_left(plan) > 0 and len(self.running) < self.settings.max_num_seqs
+
+    def _tokens_left(self, plan: Plan) -> int:
+        """Of the token budget."""
+        num_decodes = len(self._decodes) - len(plan.stalled)
+        return self.settings.max_num_batched_tokens - plan.chunk_tokens - num_decodes
+
+    def _first_chunk(self, plan: Plan, request: Request, start: int, threshold: int) -> int:
+        """Tokens that a request computes in this step, of which `start` are there, if it is admitted."""
+        num_new = request.known_tokens - start
+        if 0 < threshold < num_new:
+            num_new = threshold
+        return self._end_at_state(request, start, min(num_new, self._tokens_left(plan)))
+
+    def _admit_head(self, plan: Plan, hit_tokens: int, threshold: int, now_s: float) -> bool:
+        """Admit or reject who waits first; False if nobody else can be admitted in this step."""
+        request = self.waiting.head()
+        num_new = self._first_chunk(plan, request, hit_tokens, threshold)
+        if num_new and self._admit(request, hit_tokens, num_new):
+            self.waiting.pop()
+            self._start(request, hit_tokens, now_s)
+            plan.add_chunk(request, num_new)
+            return True
+        if not self.manager.can_read(request.blocks, hit_tokens):
+            plan.must_replan = True
+            return False
+        if self.running or self.held:
+            return False
+        plan.rejected.append(self.waiting.pop())
+        return True
 
     def _admit(self, request: Request, hit_tokens: int, num_new: int) -> bool:
         reserve = min(request.known_tokens, self.settings.max_model_len) if self.settings.reserve_full_isl else 0

@@ -12,6 +12,7 @@ from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
 from kvcache.managers.cache_policy import CachePolicy
 from kvcache.managers.chunked import ChunkedLocalManager
 from kvcache.managers.full import FullAttentionManager
+from kvcache.managers.load import Load
 from kvcache.managers.mamba import MambaAlignManager, MambaManager, mamba_manager
 from kvcache.managers.sliding import SlidingWindowManager
 
@@ -21,6 +22,7 @@ __all__ = [
     "CachePolicy",
     "ChunkedLocalManager",
     "FullAttentionManager",
+    "Load",
     "MambaAlignManager",
     "MambaManager",
     "SingleTypeManager",

@@ -1,10 +1,4 @@
-"""What all attention types share: a block table whose beginning may no longer be needed.
-
-```
-positions of one request's blocks in one group
- 0 ........... first_held ........... num_cached ........... num_positions
- | null blocks | looked at for caching | not full, or just taken |
-```
+"""What all attention types share: block tables whose beginnings may no longer be needed.
 
 A manager serves all groups of one spec. They always hold the same positions, so one table with
 `num_groups` ids for each position stands for all of them.
@@ -16,74 +10,13 @@ from typing import ClassVar
 
 from kvcache.block_pool import BlockPool
 from kvcache.hashing import PrefixKeys
+from kvcache.managers.block_table import NEVER, BlockTable
 from kvcache.managers.cache_policy import CachePolicy
+from kvcache.managers.load import Load
 from kvcache.specs import KVCacheSpec, cdiv
 from kvcache.tally import Tally
 
 __all__ = ["NEVER", "BlockTable", "SingleTypeManager"]
-
-NEVER = 1 << 62
-"""A number of computed tokens that no request reaches."""
-
-
-class BlockTable:
-    """The blocks of one request in the groups of one manager."""
-
-    __slots__ = (
-        "first_held",
-        "free_at",
-        "hashed",
-        "ids",
-        "keys",
-        "manager",
-        "num_cached",
-        "num_slots",
-        "prompt_tokens",
-        "was_freed",
-    )
-
-    def __init__(self, manager: "SingleTypeManager", keys: PrefixKeys, prompt_tokens: int) -> None:
-        self.manager = manager
-        self.keys = keys
-        self.prompt_tokens = prompt_tokens
-        self.ids: list[int] = []
-        """Block ids from position `first_held` on, one per group for each position."""
-        self.first_held = 0
-        self.num_slots = 0
-        """Tokens that the table has room for, null blocks included: its positions times the block size."""
-        self.free_at = NEVER
-        """Settled tokens at which the first held block is no longer needed."""
-        self.num_cached = 0
-        """Positions below it have been looked at for caching."""
-        self.hashed: list[tuple[int, int]] = []
-        """Ranges of positions whose blocks were hashed; ascending, disjoint and apart."""
-        self.was_freed = False
-        """The request was preempted before."""
-
-    def mark_hashed(self, start: int, end: int) -> None:
-        """Remember that the blocks at positions `start` to `end` (exclusive) are hashed."""
-        ranges = self.hashed
-        while ranges and ranges[-1][1] >= start:
-            first, last = ranges.pop()
-            start, end = min(start, first), max(end, last)
-        ranges.append((start, end))
-
-    def split(self, start: int, end: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """(hashed, unhashed) ranges within positions `start` to `end`, both ascending."""
-        if not self.hashed or self.hashed[-1][1] <= start:
-            return [], [(start, end)]
-        hashed: list[tuple[int, int]] = []
-        unhashed: list[tuple[int, int]] = []
-        for first, last in self.hashed:
-            first, last = max(first, start), min(last, end)  # noqa: PLW2901  clipped
-            if first < last:
-                if start < first:
-                    unhashed.append((start, first))
-                hashed.append((first, last))
-                start = last
-        if start < end:
-            unhashed.append((start, end))
-        return hashed, unhashed
 
 
 class SingleTypeManager(ABC):
@@ -196,11 +129,21 @@ class SingleTypeManager(ABC):
 
         `capped` asks for the whole request at once and knows that a window gives blocks back on the way.
         """
-        required = cdiv(num_tokens, self.block_size)
-        if capped and self.gives_blocks_back:
-            required = min(required, self.max_blocks)
+        required = self._required_blocks(num_tokens, capped)
         have = max(self.first_needed_token(hit_tokens) // self.block_size, hit_tokens // self.block_size)
         return max(required - have, 0) * self.num_groups
+
+    def _required_blocks(self, num_tokens: int, capped: bool) -> int:
+        """Positions of a request of `num_tokens`, those at its beginning included that it gives back on the way.
+
+        `capped`: the most that it holds at any time instead, if that is less.
+        """
+        required = cdiv(num_tokens, self.block_size)
+        return min(required, self.max_blocks) if capped and self.gives_blocks_back else required
+
+    def num_blocks_to_the_end(self, table: BlockTable, num_tokens: int) -> int:
+        """Blocks that a request with a table still has to take until it has all of `num_tokens`."""
+        return max(self._required_blocks(num_tokens, True) - table.num_slots // self.block_size, 0) * self.num_groups
 
     def num_new_blocks(self, table: BlockTable, num_tokens: int) -> int:
         """Blocks to take so that the table has slots for `num_tokens`."""
@@ -236,19 +179,69 @@ class SingleTypeManager(ABC):
         missing = num_tokens - table.num_slots
         if missing <= 0:
             return
-        num_new, num_groups = cdiv(missing, self.block_size), self.num_groups
+        num_new = cdiv(missing, self.block_size)
         if not table.ids:
             table.free_at = self.computed_when_unneeded(table.first_held)
         table.num_slots += num_new * self.block_size
         self.tally.num_positions += num_new
-        taken = self.pool.take(num_new * num_groups, table.ids)
+        table.ids += self._take_positions(num_new, table.ids)
+
+    def _take_positions(self, num_new: int, beside: list[int]) -> list[int]:
+        """Blocks for so many positions, the groups' next to each other for each."""
+        num_groups = self.num_groups
+        taken = self.pool.take(num_new * num_groups, beside)
         if num_new == 1 or num_groups == 1:
-            table.ids += taken
-            return
+            return taken
         by_position = [0] * len(taken)
         for nth in range(num_groups):  # each group takes its blocks in turn
             by_position[nth::num_groups] = taken[nth * num_new : (nth + 1) * num_new]
-        table.ids += by_position
+        return by_position
+
+    # What arrives from elsewhere: blocks are taken now, and hashed once their contents are there.
+
+    def plan_load(self, keys: list[int], hit_tokens: int, num_tokens: int) -> Load:
+        """What a request needs that resumes after `num_tokens`; cached blocks of the first `hit_tokens` are used."""
+        positions = range(self.first_hit_position(num_tokens), cdiv(num_tokens, self.block_size))
+        stop, units = min(positions.stop, hit_tokens // self.block_size), self.units_per_block
+        cached = [at for at in range(positions.start, stop) if self.is_cached(keys[(at + 1) * units - 1])]
+        hit_keys = self.group_keys([keys[(at + 1) * units - 1] for at in cached])
+        return Load(positions, cached, list(map(self.block_of.__getitem__, hit_keys)))
+
+    def num_blocks_of_load(self, load: Load) -> int:
+        """Blocks to take for it."""
+        return load.num_missing * self.num_groups
+
+    def num_blocks_beyond(self, load: Load, num_tokens: int) -> int:
+        """Blocks to take for a load and for what comes after it, up to `num_tokens`."""
+        have = load.positions.start + len(load.cached)
+        return max(self._required_blocks(num_tokens, True) - have, 0) * self.num_groups
+
+    def take_load(self, table: BlockTable, load: Load) -> None:
+        """Start an empty table with the blocks of a load; the cached ones were touched."""
+        positions, num_groups = load.positions, self.num_groups
+        new = self._take_positions(load.num_missing, load.cached_blocks)
+        table.ids = new if not load.cached else self._interleaved(load, new)
+        table.first_held = table.num_cached = positions.start
+        table.num_slots = positions.stop * self.block_size
+        table.free_at = self.computed_when_unneeded(positions.start)
+        for at in load.cached:
+            table.mark_hashed(at, at + 1)
+            table.num_cached += at == table.num_cached
+        self.tally.num_given_back += positions.start
+        self.tally.num_positions += len(table.ids) // num_groups
+
+    def _interleaved(self, load: Load, new: list[int]) -> list[int]:
+        """Cached and new blocks in the order of positions."""
+        cached, ids, size = set(load.cached), [], self.num_groups
+        next_cached = next_new = 0
+        for at in load.positions:
+            if at in cached:
+                ids += load.cached_blocks[next_cached : next_cached + size]
+                next_cached += size
+            else:
+                ids += new[next_new : next_new + size]
+                next_new += size
+        return ids
 
     def take_one(self, table: BlockTable) -> None:
         """Take the block of the next position, where a decoding request crosses a block boundary."""

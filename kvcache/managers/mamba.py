@@ -16,6 +16,7 @@ from kvcache.errors import KVCacheError
 from kvcache.hashing import PrefixKeys
 from kvcache.managers.base import NEVER, BlockTable, SingleTypeManager
 from kvcache.managers.cache_policy import CachePolicy
+from kvcache.managers.load import Load
 from kvcache.specs import MambaSpec, cdiv
 
 __all__ = ["MambaAlignManager", "MambaManager", "mamba_manager"]
@@ -116,7 +117,7 @@ class MambaAlignManager(MambaManager):
 
     def first_hit_position(self, hit_tokens: int) -> int:
         """The one state at the hit's end."""
-        return max(0, hit_tokens // self.block_size - 1)
+        return max(0, (hit_tokens - 1) // self.block_size)
 
     def num_blocks_at_admission(self, num_tokens: int, hit_tokens: int, capped: bool) -> int:
         """One state per group, if the request goes beyond its hit."""
@@ -135,6 +136,27 @@ class MambaAlignManager(MambaManager):
         self.tally.num_positions += 1
         (key,) = self.held_keys(table, end - 1, end)
         table.add_state(end - 1, blocks, key)
+
+    def num_blocks_to_the_end(self, table: BlockTable, num_tokens: int) -> int:
+        """One state per group at a time."""
+        return self.num_new_blocks(table, num_tokens)
+
+    def num_blocks_beyond(self, load: Load, num_tokens: int) -> int:
+        """One state per group at a time."""
+        return self.num_groups if load.num_missing or num_tokens > load.positions.stop * self.block_size else 0
+
+    def take_load(self, table: BlockTable, load: Load) -> None:
+        """Start from one state, wherever it ends."""
+        assert isinstance(table, StateTable)
+        (position,) = load.positions
+        table.num_cached = position + len(load.cached)
+        table.num_slots = load.positions.stop * self.block_size
+        self.tally.num_positions += 1
+        if load.cached:
+            (key,) = self.held_keys(table, position, position + 1)
+            table.add_state(position, load.cached_blocks, key)
+        else:
+            table.add_state(position, self.pool.take(self.num_groups), None)
 
     def extend(self, table: BlockTable, num_tokens: int) -> None:
         """Put the running state at the last position; positions passed over stay null."""

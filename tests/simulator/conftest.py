@@ -22,6 +22,7 @@ from simulator.batch import Batch
 from simulator.cli import main
 from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.loading import KVSource, LoadingScheduler
 from simulator.recorder import Recorder
 from simulator.request import Request
 from simulator.scheduler import Scheduler, SchedulerSettings
@@ -65,7 +66,8 @@ class Log:
     in_flight: deque[dict[str, int]] = field(default_factory=deque)
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
-        scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
+        holding = (*scheduler.running.values(), *scheduler.held)
+        scheduler.manager.check_integrity([request.blocks for request in holding])
         self.rejected += [request.request_id for request in scheduler.plan.rejected]
         self.in_flight.append(dict(scheduler.scheduled_tokens()))
         self.on_planned(scheduler, batch)
@@ -118,6 +120,7 @@ def new_scheduler(
     grouping: str = "vllm",
     is_document: bool = False,
     manager_type: type[KVCacheManager] = KVCacheManager,
+    source: KVSource | None = None,
     **limits,
 ) -> Scheduler:
     """A scheduler with an empty pool, whose size no start-up check has looked at; `limits` as SchedulerSettings."""
@@ -133,7 +136,10 @@ def new_scheduler(
     )  # fmt: skip
     retention = None if is_document else retention
     cache = CacheSettings(block_size, enable_prefix_caching, retention, watermark, caches_every_block=is_document)
-    return Scheduler(manager_type(layout, cache), settings, reaches)
+    manager = manager_type(layout, cache)
+    if source is not None:
+        return LoadingScheduler(manager, settings, reaches, source)
+    return Scheduler(manager, settings, reaches)
 
 
 def new_request(scheduler: Scheduler, name: str, serial: int, arrival: Arrival) -> Request:

@@ -1,0 +1,143 @@
+"""A scheduler whose requests need not compute all tokens that are not cached: some arrive from elsewhere.
+
+```
+waiting ──► held: blocks taken, contents on their way ──► held: contents there ──► running
+```
+
+As vLLM 0.32 schedules with a KV connector that loads while steps run: a request whose tokens are offered gets its
+blocks at once and stands aside; who waits behind it goes on. When the contents are there, it comes before all that
+hold no blocks, and computes what is left: at least one token.
+"""
+
+from typing import NamedTuple, Protocol
+
+from kvcache.manager import KVCacheManager
+from kvcache.managers import Load
+from simulator.contexts import Reach
+from simulator.plan import Plan, SchedulerSettings
+from simulator.request import Request
+from simulator.scheduler import Scheduler
+
+__all__ = ["NOTHING", "KVSource", "LoadingScheduler", "Offer"]
+
+
+class Offer(NamedTuple):
+    """What a source has for a request."""
+
+    num_tokens: int
+    """From the request's beginning, those that are cached here included; 0: it has nothing."""
+    cached_tokens: int
+    """Of the first so many tokens, cached blocks are used and need not be loaded."""
+
+
+NOTHING = Offer(0, 0)
+
+
+class KVSource(Protocol):
+    """Where keys and values come from that a replica neither holds nor computes."""
+
+    def offer(self, request: Request, hit_tokens: int) -> Offer:
+        """What a waiting request could have, whose prefix hit is `hit_tokens`. It may be asked again and again."""
+
+    def start(self, request: Request, loads: list[Load]) -> None:
+        """The blocks were taken (one load for each manager): fill them, then call the replica's `Inbox.loaded`."""
+
+
+class LoadingScheduler(Scheduler):
+    """Decides for one replica that has a source of keys and values beside its own steps."""
+
+    def __init__(
+        self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...], source: KVSource
+    ) -> None:
+        super().__init__(manager, settings, reaches)
+        self._source = source
+
+    def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
+        if not self._admit_held(plan, threshold, now_s):
+            return
+        while self._may_admit(plan) and self.waiting:
+            request = self.waiting.head()
+            hit_tokens = self.manager.find_hit(request.blocks, request.known_tokens)
+            offer = self._source.offer(request, hit_tokens)
+            if offer.num_tokens > hit_tokens:
+                if not self._start_load(plan, request, offer, hit_tokens):
+                    return
+            elif not self._admit_head(plan, hit_tokens, threshold, now_s):
+                return
+
+    # Loads.
+
+    def _start_load(self, plan: Plan, request: Request, offer: Offer, hit_tokens: int) -> bool:
+        """Let a request stand aside with its blocks, or reject it; False if there is no room now."""
+        loads = self.manager.plan_load(request.blocks, offer.cached_tokens, offer.num_tokens)
+        if self._has_room(request, loads):
+            self.waiting.pop()
+            self.manager.start_load(request.blocks, loads)
+            request.computed = offer.num_tokens
+            if request.first_scheduled_s is None:
+                request.cached_tokens, request.loaded_tokens = hit_tokens, offer.num_tokens - hit_tokens
+            self.held[request] = False
+            self._source.start(request, loads)
+            return True
+        if self.running or self.held:
+            return False
+        plan.rejected.append(self.waiting.pop())
+        return True
+
+    def _has_room(self, request: Request, loads: list[Load]) -> bool:
+        """A load holds its blocks without getting anywhere, so those that others still need are left to them."""
+        manager = self.manager
+        watermark = manager.watermark_blocks if self.running else 0
+        if self.settings.reserve_full_isl and not manager.has_room_for_load(loads, watermark, self._whole(request)):
+            return False
+        begun = (*self.prefilling.values(), *self.held)
+        needed = sum(manager.num_blocks_to_the_end(other.blocks, self._whole(other)) for other in begun)
+        return manager.has_room_for_load(loads, watermark + needed)
+
+    def _whole(self, request: Request) -> int:
+        """Tokens of a request that are known."""
+        return min(request.known_tokens, self.settings.max_model_len)
+
+    # Those whose load has ended.
+
+    def _admit_held(self, plan: Plan, threshold: int, now_s: float) -> bool:
+        """Admit all whose contents are there, in order; False if there is no room for one."""
+        for request in self._held_in_order():
+            if not self._may_admit(plan):
+                return False
+            if self.held[request] and not self._admit_loaded(plan, request, threshold, now_s):
+                if not self.running and all(self.held.values()):
+                    self._reject_held(plan, request)
+                return False
+        return True
+
+    def _held_in_order(self) -> list[Request]:
+        """First come, first served, as they came out of the waiting queue; or by priority."""
+        return sorted(self.held) if self.settings.scheduling_policy == "priority" else list(self.held)
+
+    def _admit_loaded(self, plan: Plan, request: Request, threshold: int, now_s: float) -> bool:
+        if request.computed >= request.blocks.cache_at:
+            self.manager.cache(request.blocks, request.computed)
+        start = min(request.computed, request.known_tokens - 1)  # something to sample from
+        num_new = self._first_chunk(plan, request, start, threshold)
+        reserve = self._whole(request) if self.settings.reserve_full_isl else 0
+        if not num_new or not self.manager.admit_loaded(
+            request.blocks, start, start + num_new, reserve_tokens=reserve, alone=not self.running
+        ):
+            return False
+        del self.held[request]
+        cached_tokens = request.cached_tokens
+        self._start(request, start, now_s)
+        request.cached_tokens = cached_tokens
+        plan.add_chunk(request, num_new)
+        return True
+
+    def _reject_held(self, plan: Plan, request: Request) -> None:
+        """Nobody runs and nothing is on its way: it would wait for ever."""
+        self.manager.free(request.blocks, request.computed)
+        del self.held[request]
+        plan.rejected.append(request)
+
+    def _num_equal_steps(self, plan: Plan) -> int:
+        """As without loads; who has his contents and no room is looked at again in each step."""
+        return 1 if any(self.held.values()) else super()._num_equal_steps(plan)
