@@ -1,5 +1,7 @@
 """Replicas that fail, are drained and come back: what becomes of requests, and what always holds."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import simpy
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
 from simulator.autoscaling import Autoscaling
+from simulator.deployment import Deployment, deploy
 from simulator.fleet import Fleet, simulate_fleet
 from simulator.fleet_checks import check_fleet, check_now
 from simulator.operations import Operations, operate
@@ -64,8 +67,15 @@ def deliver(env, fleet, rows):
 
 def look_at(env, fleet, looks_s):
     for at_s in sorted(looks_s):
-        yield env.timeout(at_s - env.now)
+        yield wait_until(env, at_s)
         check_now(fleet)
+
+
+@cache
+def server(num_blocks: int, async_scheduling: bool, budget: int | None) -> Deployment:
+    """A small budget of tokens lets decodes miss steps."""
+    changes = {"num_gpu_blocks_override": num_blocks, "async_scheduling": async_scheduling}
+    return deploy(SMALL.model_copy(update={**changes, "max_num_batched_tokens": budget}))
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
@@ -74,17 +84,18 @@ def look_at(env, fleet, looks_s):
     drawn=st.lists(requests, min_size=1, max_size=15),
     sizes=st.lists(st.sampled_from([18, 20, 40]), min_size=1, max_size=4),
     async_scheduling=st.booleans(),
+    budget=st.sampled_from([None, 5, 40]),
     operations=all_operations(),
     looks_s=st.lists(st.floats(0, 60), max_size=10),
 )
-def test_invariants_hold_whatever_fails(kind, drawn, sizes, async_scheduling, operations, looks_s):
+def test_invariants_hold_whatever_fails(kind, drawn, sizes, async_scheduling, budget, operations, looks_s):
     """Looked at in every moment of its own choice, and at the end: every request has ended, once."""
     rows = [
         row(str(serial), float(at_s), prompt, output, range(shared), session)
         for serial, (at_s, prompt, output, shared, session) in enumerate(sorted(drawn, key=lambda each: each[0]))
     ]
     env = simpy.Environment()
-    fleet = Fleet(env, [deployed(size, async_scheduling) for size in sizes], kind(), operations=operations)
+    fleet = Fleet(env, [server(size, async_scheduling, budget) for size in sizes], kind(), operations=operations)
     env.process(deliver(env, fleet, rows))
     env.process(look_at(env, fleet, looks_s))
     operate(env, fleet)
