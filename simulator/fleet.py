@@ -200,9 +200,10 @@ class Fleet:
     def give_up(self) -> bool:
         """Nothing more happens by itself: who still waits for a replica is lost. False if nobody waits."""
         waiting = list(self.queue)
-        self.queue.clear()
-        self.lost_in_queue += waiting
-        self._lose(waiting, self.changed_s)
+        if waiting:
+            self.queue.clear()
+            self.lost_in_queue += waiting
+            self._lose(waiting, self.changed_s)
         return bool(waiting)
 
     @property
