@@ -117,7 +117,7 @@ class Fleet:
         self._is_routing = False
         self._is_closed = False
         self.lost_in_queue: list[Arrival] = []
-        """Requests that were lost before they were anywhere, or between two tries."""
+        """Requests that were lost while they waited here, for the first time or between two tries."""
         self.lost_after_s = 0.0
         """How long those were there who were lost, in all."""
         for deployment in deployments:
@@ -209,7 +209,8 @@ class Fleet:
     @property
     def changed_s(self) -> float:
         """When a request came or left last, or a replica changed its state."""
-        return max(self.load.changed_s, *(replica.lives.changes[-1][0] for replica in self.replicas))
+        last_s = [at_s for replica in self.replicas for at_s, _ in replica.lives.changes[-1:]]
+        return max(self.load.changed_s, *last_s)
 
     # Replicas that come and go.
 
