@@ -78,7 +78,7 @@ class Lives:
 
     @property
     def started_s(self) -> float:
-        """When its last life began, at the earliest 0."""
+        """When it last began to boot or was up; 0 before its first life."""
         starts_s = [began_s for began_s, state in self.changes if state in (State.BOOTING, State.UP)]
         return max(starts_s, default=0.0)
 

@@ -45,7 +45,7 @@ def generated_tokens(scheduler: Scheduler) -> Contexts:
     Tokens of steps in flight are not there yet. It looks at every request, and at each step in flight for each.
     """
     for request, num_computed in contexts_after_step(scheduler):
-        if request.order in scheduler.prefilling:
+        if num_computed < request.known_tokens:  # in its prompt, or in tokens that it had before it was preempted
             yield request, request.known_tokens - request.prompt_tokens
         else:
             yield request, num_computed + 1 - request.prompt_tokens - _tokens_in_flight(request, scheduler.in_flight)
