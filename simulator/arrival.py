@@ -15,11 +15,13 @@ class Arrival:
     that it chooses.
     """
 
-    __slots__ = ("_id_tokens", "_keys", "row", "serial")
+    __slots__ = ("_id_tokens", "_keys", "num_retries", "row", "serial")
 
     def __init__(self, row: TraceRequest, prefix_block_tokens: int | None, serial: int) -> None:
         self.row = row
         self.serial = serial
+        self.num_retries = 0
+        """How often it was sent elsewhere because the replica where it was had failed."""
         self._id_tokens = prefix_block_tokens or 1
         self._keys: dict[tuple[int, int], PrefixKeys] = {}
 

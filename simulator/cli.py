@@ -80,6 +80,12 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     replica: options.Replica = None,
     router: options.Router = None,
     router_staleness_s: options.RouterStaleness = None,
+    outage: options.Outages = None,
+    random_outages: options.RandomOutages = None,
+    on_failure: options.OnFailure = None,
+    drain: options.Drains = None,
+    cold_start_s: options.ColdStart = None,
+    autoscale: options.Autoscale = None,
     back_with: options.BackWith = None,
     pool_fraction: options.PoolFraction = 1.0,
     out: options.Out = None,
@@ -93,11 +99,17 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     kvplan simulate llama-3.1-8b --gpu h100-80gb --replicas 4 --router prefix-aware
     """
     settings = dict(locals())
-    for name in ("replicas", "replica", "router", "router_staleness_s", "out", "timeline", "as_json", "no_report"):
+    for name in ("replicas", "replica", "router", "router_staleness_s", "outage", "random_outages", "on_failure"):
+        del settings[name]
+    for name in ("drain", "cold_start_s", "autoscale", "out", "timeline", "as_json", "no_report"):
         del settings[name]
     from simulator.fleet_options import FleetOptions
+    from simulator.operations_options import OperationOptions
 
-    fleet = FleetOptions(replicas, tuple(replica or ()), router, router_staleness_s)
+    operations = OperationOptions(
+        tuple(outage or ()), random_outages, on_failure, tuple(drain or ()), cold_start_s, autoscale
+    )
+    fleet = FleetOptions(replicas, tuple(replica or ()), router, router_staleness_s, operations)
     _simulate(settings, fleet, out, timeline, as_json=as_json, no_report=no_report)
 
 
@@ -113,6 +125,7 @@ def _simulate(
     from simulator.engine import simulate as run
     from simulator.fleet import simulate_fleet
     from simulator.fleet_options import fleet_of
+    from simulator.operations_options import operations_of
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
@@ -123,13 +136,15 @@ def _simulate(
     fleet = fleet_of(scenario, fleet_options)
     if fleet is not None and timeline is not None:
         raise ScenarioError("--timeline: shows one server, so it does not go with several replicas")
+    num_replicas = 1 if fleet is None else len(fleet[0])
+    operations = operations_of(fleet_options.operations, num_replicas, scenario.seed)
     folder = out or default_folder(scenario)
     check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
         if fleet is None:
             result = run(scenario, progress.trace, progress.update, timeline)
         else:
-            result = simulate_fleet(*fleet, trace=progress.trace, on_progress=progress.update)
+            result = simulate_fleet(*fleet, operations=operations, trace=progress.trace, on_progress=progress.update)
     write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

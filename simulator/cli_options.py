@@ -146,6 +146,47 @@ Router = Annotated[
 RouterStaleness = Annotated[
     float | None, _option(FLEET, "How old a prefix-aware router's knowledge of the caches may be. [0]")
 ]
+Outages = Annotated[
+    list[str] | None,
+    _option(
+        FLEET,
+        "A replica breaks, and can start again after a while or never: replica=1,at=600,for=120 (seconds); may be given"
+        " several times.",
+        "--outage",
+    ),
+]
+RandomOutages = Annotated[
+    str | None,
+    _option(
+        FLEET, "Each replica breaks now and then and is mended, after so many seconds on average: mtbf=3600,mttr=120."
+    ),
+]
+OnFailure = Annotated[
+    str | None,
+    _option(
+        FLEET,
+        "What becomes of requests at a replica that breaks: retry (elsewhere, from scratch), retry=3 (at most so often)"
+        " or lose. [retry]",
+    ),
+]
+Drains = Annotated[
+    list[str] | None,
+    _option(
+        FLEET,
+        "A replica takes no more requests, serves those that it has and is off, for a while or for good:"
+        " replica=1,at=600,for=300; may be given several times.",
+        "--drain",
+    ),
+]
+ColdStart = Annotated[float | None, _option(FLEET, "Seconds until a replica that starts takes requests. [0]")]
+Autoscale = Annotated[
+    str | None,
+    _option(
+        FLEET,
+        "Start and drain replicas so that each has its share: running=32,min=1,max=8,every=15,cooldown=60, or"
+        " kv-usage=0.7 instead of running.",
+    ),
+]
 BackWith = Annotated[
     str | None,
     _option(MEMORY, "Make the pool of real tensors on cpu or cuda, write and read it as the run does, and measure it."),

@@ -4,39 +4,39 @@
 arrivals ──► Fleet.submit ──► router ──► Replica.take ──► inbox ──► waiting queue ...
                  │ None        ▲ views                      │
                  ▼             └────── ended requests ◄─────┘
-           the fleet's queue
+           the fleet's queue ◄──────── requests of a replica that failed
 ```
 
-A replica is the process that serves a single server, unchanged: it does not know that there are others.
+A replica is the process that serves a single server, unchanged: it does not know that there are others. It has several
+lives if it fails and returns. What makes replicas come and go is not here: see `simulator.operations`.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
 import simpy
 from simpy.events import Event
 
 from kvcache.errors import InvariantError
-from kvcache.manager import KVCacheManager
-from kvcache.prefix_snapshot import PrefixSnapshot
 from simulator.arrival import Arrival
-from simulator.batch import Batch
 from simulator.deployment import Deployment, deploy
-from simulator.engine import too_long, workload_of
+from simulator.engine import workload_of
 from simulator.fleet_checks import check_fleet
+from simulator.fleet_replica import Replica
 from simulator.fleet_result import FleetResult, combine
+from simulator.lives import State
 from simulator.load import Load
-from simulator.metrics import summarize
-from simulator.recorder import Recorder
-from simulator.replica import Inbox, serve, wait_until
+from simulator.operations import QUIET, Operations, operate
+from simulator.replica import wait_until
 from simulator.request import Request
-from simulator.result import Result
 from simulator.router import Router, router_name
 from simulator.scenario import Scenario
-from simulator.scheduler import Scheduler
 from workloads import Trace
 
 __all__ = ["Fleet", "Replica", "simulate_fleet"]
+
+REPLICA_FAILED = "the replica where it was failed"
+"""Why a request is lost that is not tried again."""
 
 
 def simulate_fleet(
@@ -44,12 +44,14 @@ def simulate_fleet(
     router: Router,
     staleness_s: float = 0.0,
     *,
+    operations: Operations = QUIET,
     trace: Trace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> FleetResult:
     """Replay a workload on several replicas, one for each scenario; the first one says what the workload is.
 
-    `trace` replaces it. The router knows what replicas hold as of at most `staleness_s` seconds ago.
+    `trace` replaces it. The router knows what replicas hold as of at most `staleness_s` seconds ago. `operations` say
+    which of them fail and are drained, and how many there are.
     `on_progress(now_s, num_ended)` is called now and then.
     Raises ValueError with one line for a person where a scenario or the trace is wrong.
     """
@@ -58,13 +60,16 @@ def simulate_fleet(
     alike: dict[Scenario, Deployment] = {}
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
-    fleet = Fleet(env, deployments, router, staleness_s, on_progress)
+    fleet = Fleet(env, deployments, router, staleness_s, on_progress, operations)
     env.process(_arrive(env, trace or workload_of(scenarios[0]), fleet))
+    operate(env, fleet)
     env.run()
-    results = [replica.result() for replica in fleet.replicas]
+    while fleet.give_up():
+        env.run()
+    results = [replica.result(may_lose=operations != QUIET) for replica in fleet.replicas]
     check_fleet(fleet, results)
-    routing = {"router": router_name(router), "router_staleness_s": staleness_s}
-    return combine(results, [replica.load for replica in fleet.replicas], fleet.load, routing)
+    stated = {"num_replicas": len(scenarios), "router": router_name(router), "router_staleness_s": staleness_s}
+    return combine(fleet, results, stated)
 
 
 def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:
@@ -72,6 +77,7 @@ def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[E
         if row.arrival_s > env.now:
             yield wait_until(env, row.arrival_s)
         fleet.submit(Arrival(row, trace.prefix_block_tokens, serial))
+    fleet.close()
 
 
 class Fleet:
@@ -84,14 +90,23 @@ class Fleet:
         router: Router,
         staleness_s: float = 0.0,
         on_progress: Callable[[float, int], None] | None = None,
+        operations: Operations = QUIET,
     ) -> None:
+        """`operations`: how many times a request may be tried again, and how long a replica takes to start.
+
+        The first deployment is that of replicas that are added.
+        """
+        self.operations = operations
         self._env = env
         self._router = router
+        self._staleness_s = staleness_s
         self._on_progress = on_progress
-        self.replicas = [
-            Replica(env, str(number), deployment, self._left, staleness_s)
-            for number, deployment in enumerate(deployments)
-        ]
+        self._new_deployment = deployments[0]
+        self._next_change: Event | None = None
+        self.replicas: list[Replica] = []
+        """All that ever were, in the order of their numbers."""
+        self._serving: list[Replica] = []
+        """Those of them that take requests."""
         self.queue: deque[Arrival] = deque()
         """Who waits for the router to choose."""
         self.load = Load()
@@ -100,6 +115,13 @@ class Fleet:
         self._replica_of: dict[int, Replica] = {}
         """Where each request in flight is, by its serial."""
         self._is_routing = False
+        self._is_closed = False
+        self.lost_in_queue: list[Arrival] = []
+        """Requests that were lost while they waited here, for the first time or between two tries."""
+        self.lost_after_s = 0.0
+        """How long those were there who were lost, in all."""
+        for deployment in deployments:
+            self._add(deployment).lives.start(is_warm=True)
 
     def submit(self, arrival: Arrival) -> None:
         """A request arrives now."""
@@ -114,11 +136,11 @@ class Fleet:
         if self._is_routing:
             return  # somebody was turned away at the door meanwhile: the loop below goes on
         self._is_routing = True
-        while self.queue:
-            chosen = self._router.choose(self.queue[0], self.replicas)
+        while self.queue and self._serving:
+            chosen = self._router.choose(self.queue[0], self._serving)
             if chosen is None:
                 break
-            self._send(self.queue.popleft(), self.replicas[chosen])
+            self._send(self.queue.popleft(), self._serving[chosen])
         self._is_routing = False
 
     def _send(self, arrival: Arrival, replica: "Replica") -> None:
@@ -127,112 +149,93 @@ class Fleet:
         self._replica_of[arrival.serial] = replica
         replica.take(arrival)
 
-    def _left(self, arrivals: list[Arrival], replica: "Replica") -> None:
-        """These requests have ended at a replica."""
-        for arrival in arrivals:
-            if self._replica_of.pop(arrival.serial, None) is not replica:
-                raise InvariantError(f"one-replica: request {arrival.row.request_id!r} ended where it was not")
-        self.load.change(-len(arrivals), self._env.now)
-        if self._on_progress is not None:
-            self._on_progress(self._env.now, self.num_arrived - self.load.num)
+    def left(self, arrivals: Iterable[Arrival], replica: "Replica") -> None:
+        """These requests have ended at a replica: they finished or were rejected."""
+        self._end(self._taken_from(replica, arrivals))
         self._route()
 
+    def cut_off(self, requests: dict[Request, Arrival], replica: "Replica") -> None:
+        """These requests were at a replica that failed: they are routed again before all others, or lost."""
+        arrivals = self._taken_from(replica, requests.values())
+        max_retries = self.operations.max_retries
+        again = [arrival for arrival in arrivals if arrival.num_retries < max_retries]
+        lost = {request: arrival for request, arrival in requests.items() if arrival.num_retries >= max_retries}
+        for arrival in again:
+            arrival.num_retries += 1
+        replica.num_retried += len(again)
+        self.queue.extendleft(reversed(again))
+        replica.lose(lost, REPLICA_FAILED)
+        self._lose(lost.values(), self._env.now)
+        self._route()
 
-class Replica:
-    """One server of a fleet: its process, what it records, and what a router sees of it."""
+    def _taken_from(self, replica: "Replica", arrivals: Iterable[Arrival]) -> list[Arrival]:
+        """These requests, which are at a replica no more."""
+        taken = list(arrivals)
+        for arrival in taken:
+            if self._replica_of.pop(arrival.serial, None) is not replica:
+                raise InvariantError(f"one-replica: request {arrival.row.request_id!r} ended where it was not")
+        return taken
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        name: str,
-        deployment: Deployment,
-        on_left: Callable[[list[Arrival], "Replica"], None],
-        staleness_s: float = 0.0,
-    ) -> None:
-        """`on_left` is told of the requests that ended here."""
-        self.name = name
-        self.deployment = deployment
-        self.scheduler = deployment.new_scheduler()
-        self.recorder = Recorder(self.scheduler)
-        self.max_num_seqs = deployment.scheduler_settings.max_num_seqs
-        self.load = Load()
-        """Requests that were sent here and have not ended."""
-        self.rejected_after_s = 0.0
-        """How long those were there who were turned away, in all."""
-        self._env = env
-        self._on_left = on_left
-        self._arrivals: dict[Request, Arrival] = {}
-        """Of the requests that are here."""
-        self._staleness_s = staleness_s
-        self._snapshot = PrefixSnapshot(self.scheduler.manager) if staleness_s else None
-        self._snapshot_s = -staleness_s
-        self._inbox = Inbox(env, self.scheduler)
-        env.process(serve(env, self.scheduler, deployment.step_times, self._inbox, self))
+    def _lose(self, arrivals: Collection[Arrival], now_s: float) -> None:
+        self.lost_after_s += sum(now_s - arrival.row.arrival_s for arrival in arrivals)
+        self._end(arrivals, now_s)
 
-    # A replica is a `ReplicaView`.
+    def _end(self, arrivals: Collection[Arrival], now_s: float | None = None) -> None:
+        """These requests leave for good, now or then: finished, rejected or lost. There is no other way out."""
+        self.load.change(-len(arrivals), self._env.now if now_s is None else now_s)
+        if self._on_progress is not None:
+            self._on_progress(self._env.now, self.num_arrived - self.load.num)
+
+    # Coming to an end.
+
+    def close(self) -> None:
+        """No request arrives any more."""
+        self._is_closed = True
 
     @property
-    def num_in_flight(self) -> int:
-        """Requests that were sent here and have not ended."""
-        return self.load.num
+    def is_over(self) -> bool:
+        """Whether nothing will happen any more, so that nobody need watch."""
+        return self._is_closed and not self.load.num
 
-    def held_tokens(self, arrival: Arrival) -> int:
-        """Tokens of the prompt that would be hit here, as of at most `staleness_s` ago."""
-        keys = arrival.keys_for(self.scheduler.manager)
-        return self._known_prefixes().peek_hit(keys, arrival.row.prompt_tokens)
+    def give_up(self) -> bool:
+        """Nothing more happens by itself: who still waits for a replica is lost. False if nobody waits."""
+        waiting = list(self.queue)
+        if waiting:
+            self.queue.clear()
+            self.lost_in_queue += waiting
+            self._lose(waiting, self.changed_s)
+        return bool(waiting)
 
-    def _known_prefixes(self) -> KVCacheManager | PrefixSnapshot:
-        if self._snapshot is None:
-            return self.scheduler.manager
-        if self._env.now - self._snapshot_s >= self._staleness_s:
-            self._snapshot.refresh()
-            self._snapshot_s = self._env.now
-        return self._snapshot
+    @property
+    def changed_s(self) -> float:
+        """When a request came or left last, or a replica changed its state."""
+        last_s = [at_s for replica in self.replicas for at_s, _ in replica.lives.changes[-1:]]
+        return max(self.load.changed_s, *last_s)
 
-    def take(self, arrival: Arrival) -> None:
-        """A request is sent here; it may be turned away at the door."""
-        request = arrival.request_for(self.scheduler.manager)
-        self._arrivals[request] = arrival
-        self.load.change(1, self._env.now)
-        max_model_len = self.deployment.scheduler_settings.max_model_len
-        if request.max_tokens > max_model_len:
-            self.recorder.rejected(request, too_long(max_model_len))
-            self.rejected_after_s += self._env.now - request.arrival_s
-            self._leave([request])
-        else:
-            self._inbox.deliver(request)
+    # Replicas that come and go.
 
-    def _leave(self, requests: list[Request]) -> None:
-        self.load.change(-len(requests), self._env.now)
-        self._on_left([self._arrivals.pop(request) for request in requests], self)
+    def add(self) -> "Replica":
+        """One more replica, off until it is started."""
+        return self._add(self._new_deployment)
 
-    def result(self) -> Result:
-        """Its run, as if it had stood alone."""
-        tables = {
-            "requests": self.recorder.requests_table(),
-            "steps": self.recorder.steps_table(),
-            "token_gaps": self.recorder.token_gaps_table(),
-        }
-        capacity = self.deployment.describe()
-        return Result(
-            scenario=self.deployment.resolved_scenario(),
-            capacity=capacity,
-            tables=tables,
-            summary=summarize(**tables, capacity=capacity),
+    def _add(self, deployment: Deployment) -> "Replica":
+        replica = Replica(
+            self._env, len(self.replicas), deployment, self, self._staleness_s, self.operations.cold_start_s
         )
+        self.replicas.append(replica)
+        return replica
 
-    # A replica is a `StepObserver`.
+    def next_change(self) -> Event:
+        """Happens when a replica changes its state."""
+        if self._next_change is None:
+            self._next_change = self._env.event()
+        return self._next_change
 
-    def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
-        """A batch is about to run."""
-        self.recorder.planned(start_s, scheduler, batch)
-        rejected = scheduler.plan.rejected
-        if rejected:
-            self.rejected_after_s += sum(start_s - request.arrival_s for request in rejected)
-            self._leave(rejected)
-
-    def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
-        """A batch has run, and these requests ended with it."""
-        self.recorder.settled(start_s, end_s, num_steps, batch, ended)
-        if ended:
-            self._leave(ended)
+    def changed(self, state: State) -> None:
+        """A replica has changed its state."""
+        self._serving = [replica for replica in self.replicas if replica.lives.state is State.UP]
+        if self._next_change is not None:
+            self._next_change.succeed()
+            self._next_change = None
+        if state is State.UP:
+            self._route()

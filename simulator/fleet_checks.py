@@ -12,7 +12,8 @@ from simulator.metrics import inter_token_latencies
 from simulator.result import Result
 
 if TYPE_CHECKING:
-    from simulator.fleet import Fleet, Replica
+    from simulator.fleet import Fleet
+    from simulator.fleet_replica import Replica
 
 __all__ = ["check_fleet", "check_now"]
 
@@ -22,15 +23,18 @@ LITTLES_LAW_MAY_DIFFER = 0.01
 def check_now(fleet: Fleet) -> None:
     """Raise InvariantError if the fleet contradicts itself right now, between two events. Looks at every block.
 
-    requests-add-up: who arrived waits in the fleet's queue, is at one replica, or has ended.
-    conservation and its kin: see `kvcache.manager.KVCacheManager.check_integrity`.
+    requests-add-up: who arrived waits in the fleet's queue, is at one replica that runs, or has ended.
+    conservation and its kin: see `kvcache.manager.KVCacheManager.check_integrity`. A replica that fails is looked at
+    too, before its server is gone.
     """
     at_replicas = 0
     for replica in fleet.replicas:
         scheduler = replica.scheduler
-        holding = [*scheduler.running.values(), *scheduler.held]
-        scheduler.manager.check_integrity([request.blocks for request in holding])
-        there = len(holding) + len(scheduler.waiting)
+        there = 0
+        if replica.has_server:
+            holding = [*scheduler.running.values(), *scheduler.held]
+            scheduler.manager.check_integrity([request.blocks for request in holding])
+            there = len(holding) + len(scheduler.waiting)
         if there != replica.num_in_flight:
             raise InvariantError(
                 f"requests-add-up: {replica.num_in_flight} requests were sent to replica {replica.name} and have not"
@@ -47,12 +51,13 @@ def check_now(fleet: Fleet) -> None:
 def check_fleet(fleet: Fleet, results: Sequence[Result]) -> None:
     """Raise InvariantError if a run that is over contradicts its tables, those of each replica.
 
-    requests-add-up: arrived = finished + rejected + in flight.
-    tokens-once: each token of a finished request came from one step of one replica.
+    requests-add-up: arrived = finished + rejected + lost + in flight.
+    tokens-once: each token of a finished request came from one step of one replica, the one where it finished; what
+    a replica generated beside those tokens went down with it when it failed.
     littles-law: requests that are there on average = arrivals a second x their average time.
     """
     check_now(fleet)
-    ended = sum(len(result.tables["requests"]["request_id"]) for result in results)
+    ended = sum(len(result.tables["requests"]["request_id"]) for result in results) + len(fleet.lost_in_queue)
     if fleet.num_arrived != ended + fleet.load.num:
         raise InvariantError(
             f"requests-add-up: {fleet.num_arrived} requests arrived, {ended} ended and {fleet.load.num} are in flight"
@@ -66,9 +71,10 @@ def _check_tokens(replica: Replica, result: Result) -> None:
     """Each token but a request's first comes a gap after the one before it; steps and late tokens count the gaps."""
     requests = result.tables["requests"]
     is_finished = requests["status"] == "finished"
-    if not np.all(is_finished | np.isnan(requests["first_token_s"])):
+    if np.any((requests["status"] == "rejected") & ~np.isnan(requests["first_token_s"])):
         return  # what was generated for who was rejected in the middle is in no table
     wanted = int((requests["output_tokens"][is_finished] - 1).sum())
+    wanted += replica.lost_tokens - replica.num_lost_answers
     _, counts = inter_token_latencies(result.tables["steps"], result.tables["token_gaps"])
     if wanted != int(counts.sum()):
         raise InvariantError(
@@ -84,7 +90,7 @@ def _check_littles_law(fleet: Fleet, results: Sequence[Result]) -> None:
         float(np.nansum(result.tables["requests"]["finish_s"] - result.tables["requests"]["arrival_s"]))
         for result in results
     )
-    times_s += sum(replica.rejected_after_s for replica in fleet.replicas)
+    times_s += sum(replica.rejected_after_s for replica in fleet.replicas) + fleet.lost_after_s
     if abs(fleet.load.request_s - times_s) > LITTLES_LAW_MAY_DIFFER * times_s:
         raise InvariantError(
             f"littles-law: requests were there for {fleet.load.request_s:.6g} s in all by the fleet's count,"

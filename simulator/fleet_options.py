@@ -1,9 +1,10 @@
 """From the command line's words to a fleet: which replicas, behind which router."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from simulator.operations_options import MOST_REPLICAS, OperationOptions
 from simulator.router import (
     LeastLoaded,
     OneQueue,
@@ -17,7 +18,6 @@ from simulator.scenario import Scenario, ScenarioError
 
 __all__ = ["FleetOptions", "fleet_of"]
 
-MOST_REPLICAS = 1024
 SHARED = frozenset(
     {"model", "trace", "request_rate", "input_len", "output_len", "num_requests", "rate_scale", "spread_ticks", "seed"}
 )
@@ -43,6 +43,7 @@ class FleetOptions:
     """Each: settings in which some replicas differ from the flags, and how many they are."""
     router: str | None = None
     staleness_s: float | None = None
+    operations: OperationOptions = field(default_factory=OperationOptions)
 
 
 def fleet_of(scenario: Scenario, options: FleetOptions) -> tuple[list[Scenario], Router, float] | None:
@@ -51,7 +52,7 @@ def fleet_of(scenario: Scenario, options: FleetOptions) -> tuple[list[Scenario],
     Raises ScenarioError with one line for a person.
     """
     scenarios = _replicas(scenario, options)
-    if len(scenarios) == 1 and not options.replicas:
+    if len(scenarios) == 1 and not options.replicas and not options.operations.are_stated:
         _refuse_routing(options)
         return None
     name = options.router or "round-robin"

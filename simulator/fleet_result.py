@@ -1,17 +1,27 @@
 """What a fleet's run leaves behind: every replica's own result, and one table and summary of all."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from simulator.fleet_history import NOWHERE, History, lost_table
 from simulator.load import Load
-from simulator.metrics import Floats, rounded, summarize
+from simulator.metrics import Floats, count_requests, rounded, summarize
+from simulator.operations import QUIET
 from simulator.result import Result
 from simulator.table import Columns
 
-__all__ = ["FleetResult", "combine"]
+if TYPE_CHECKING:
+    from simulator.fleet import Fleet
+
+__all__ = ["NOBODY_LEFT", "FleetResult", "combine"]
+
+NOBODY_LEFT = "no replica came back to serve it"
+"""Why a request is lost that waits for a replica when nothing happens any more."""
 
 SUMMED_CAPACITY = ("num_blocks", "pool_bytes", "kv_cache_tokens", "max_concurrency")
 
@@ -21,6 +31,9 @@ class FleetResult(Result):
     """One simulated run of several replicas.
 
     `requests` and `steps` have a column more: `replica`, its number from 0; steps of different replicas overlap.
+    `requests` has `num_retries` besides: how often a failure sent it elsewhere. A request can be "lost", too; the
+    replica of who was lost while no replica had it is -1. If anything is done to replicas, there is a table `states`
+    (see `fleet_history.History.table`).
     `capacity` has sums over all replicas only. `summary["replicas"]` has each replica's scenario, capacity and
     measures.
     """
@@ -28,18 +41,19 @@ class FleetResult(Result):
     replicas: tuple[Result, ...]
 
 
-def combine(results: Sequence[Result], loads: Sequence[Load], fleet_load: Load, routing: dict[str, Any]) -> FleetResult:
-    """All replicas' results (at least one) as one; `loads` are the requests in flight at each, and in the fleet.
+def combine(fleet: Fleet, results: Sequence[Result], stated: dict[str, Any]) -> FleetResult:
+    """All replicas' results (at least one), those of a fleet that has served everybody, as one.
 
-    `routing` is what to say of the router.
+    `stated` is what to say of the fleet.
     """
-    tables = {
-        "requests": _ended_in_order(_merged([result.tables["requests"] for result in results])),
+    tables: dict[str, Any] = {
+        "requests": _ended_in_order(_all_requests(fleet, results)),
         "steps": _in_order(_merged([result.tables["steps"] for result in results]), "start_s"),
         "token_gaps": _stacked([result.tables["token_gaps"] for result in results]),
     }
     capacity = {name: sum(result.capacity[name] for result in results) for name in SUMMED_CAPACITY}
     null_blocks = len(results) - 1
+    is_operated = fleet.operations != QUIET
     summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks})
     usable_blocks = capacity["num_blocks"] - len(results)
     summary["kv_cache_usage"]["max"] = rounded(_most_at_once(tables["steps"], "held_blocks") / usable_blocks)
@@ -49,13 +63,41 @@ def combine(results: Sequence[Result], loads: Sequence[Load], fleet_load: Load, 
     wasted = [result.summary["wasted_bytes"]["mean"] for result in results]
     summary["wasted_bytes"]["mean"] = sum(each for each in wasted if each is not None)
     summary["wasted_bytes"]["max"] = None
-    summary["in_flight"] = _in_flight(fleet_load, summary["makespan_s"])
+    span_s = summary["makespan_s"]
+    summary["in_flight"] = _in_flight(fleet.load, span_s)
     summary["replicas"] = [
-        {**result.to_json(), "in_flight": _in_flight(load, summary["makespan_s"])}
-        for result, load in zip(results, loads, strict=True)
+        {**result.to_json(), "in_flight": _in_flight(replica.load, span_s)}
+        for result, replica in zip(results, fleet.replicas, strict=True)
     ]
-    scenario = {**results[0].scenario, "fleet": {"num_replicas": len(results), **routing}}
+    if is_operated:
+        stated = {**stated, **fleet.operations.to_json()}
+        _add_history(summary, tables, fleet)
+    scenario = {**results[0].scenario, "fleet": stated}
     return FleetResult(scenario=scenario, capacity=capacity, tables=tables, summary=summary, replicas=tuple(results))
+
+
+def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Fleet) -> None:
+    """What became of replicas, and of requests there: a table, and what it comes to for each and for all of them."""
+    begin_s = float(tables["requests"]["arrival_s"].min(initial=fleet.load.changed_s))
+    last_step_s = float(tables["steps"]["end_s"].max(initial=begin_s))
+    history = History(fleet.replicas, begin_s, max(last_step_s, fleet.load.changed_s))
+    tables["states"] = history.table()
+    summary["operations"] = history.measures(tables["states"])
+    summary["requests"] = count_requests(tables["requests"], may_lose=True)
+    for replica, measures in zip(fleet.replicas, summary["replicas"], strict=True):
+        measures.update(history.measures_of(replica))
+
+
+def _all_requests(fleet: Fleet, results: Sequence[Result]) -> dict[str, np.ndarray]:
+    """Of all replicas, and of none."""
+    requests = _merged([result.tables["requests"] for result in results])
+    requests["num_retries"] = np.array([num for replica in fleet.replicas for num in replica.num_retries], np.int64)
+    if not fleet.lost_in_queue:
+        return requests
+    lost = lost_table(fleet.lost_in_queue, NOBODY_LEFT)
+    lost["replica"] = np.full(len(fleet.lost_in_queue), NOWHERE)
+    lost["num_retries"] = np.array([arrival.num_retries for arrival in fleet.lost_in_queue], np.int64)
+    return _stacked([requests, lost])
 
 
 def _in_flight(load: Load, span_s: float) -> dict[str, float | int | None]:

@@ -19,6 +19,7 @@ from simulator.table import Columns
 __all__ = [
     "PERCENTILES",
     "Timeline",
+    "count_requests",
     "inter_token_latencies",
     "makespan_s",
     "over_time",
@@ -54,7 +55,7 @@ def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: 
     span_s = makespan_s(requests, steps)
     gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
     summary = {
-        "requests": _count_requests(requests),
+        "requests": count_requests(requests),
         "makespan_s": span_s,
         "ttft_s": _distribution(times_to_first_token_s(requests)),
         "tpot_s": _distribution(times_per_output_token_s(requests)),
@@ -158,20 +159,18 @@ def _extremes(values: Floats, first: npt.NDArray[np.intp], behind: npt.NDArray[n
     return np.where(is_empty, 0.0, low), np.where(is_empty, 0.0, high)
 
 
-def _count_requests(requests: Columns) -> dict[str, Any]:
+def count_requests(requests: Columns, *, may_lose: bool = False) -> dict[str, Any]:
+    """How requests ended, and why they did not finish; those that were lost only where any may have been."""
     status = Counter(_values(requests, "status"))
-    reasons = _where(requests, _values(requests, "status") == "rejected", "reason")["reason"]
-    return {
-        "arrived": status.total(),
-        "finished": status["finished"],
-        "rejected": status["rejected"],
-        "rejected_reasons": _count_reasons(reasons),
-        "unfinished": status["unfinished"],
-    }
+    counts: dict[str, Any] = {"arrived": status.total(), "finished": status["finished"]}
+    for end in ("rejected", "lost") if may_lose else ("rejected",):
+        counts |= {end: status[end], f"{end}_reasons": _count_reasons(requests, end)}
+    return {**counts, "unfinished": status["unfinished"]}
 
 
-def _count_reasons(reasons: Iterable[object]) -> dict[str, int]:
-    """How often each occurs, the most frequent first."""
+def _count_reasons(requests: Columns, status: str) -> dict[str, int]:
+    """How often each reason for this end occurs, the most frequent first."""
+    reasons = _where(requests, _values(requests, "status") == status, "reason")["reason"]
     counts = Counter(reason if isinstance(reason, str) else "unknown" for reason in reasons)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 

@@ -50,6 +50,7 @@ class Plan:
         "finishing",
         "last_order",
         "must_replan",
+        "num_steps",
         "preempted",
         "prompt_done",
         "rejected",
@@ -73,6 +74,8 @@ class Plan:
         """Running requests behind this order get nothing, because one before them ended the round."""
         self.must_replan = False
         """The next step can differ though nothing is due."""
+        self.num_steps = 1
+        """Steps that were counted as computed when they were planned, and are not settled."""
 
     @property
     def only_rejects(self) -> bool:

@@ -233,10 +233,12 @@ def finish_time_axis(axes: Axes, edges: Floats, unit: str) -> None:
     axes.set_xlabel(f"Simulated time ({unit})")
 
 
-def legend_above(figure: FigureBase, axes: Axes) -> None:
+def legend_above(figure: FigureBase, *parts: Axes) -> None:
     """Put the legend of these axes above the figure."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, borderaxespad=0.0)
+    found = [axes.get_legend_handles_labels() for axes in parts]
+    handles = [handle for each, _ in found for handle in each]
+    labels = [label for _, each in found for label in each]
+    figure.legend(handles, labels, loc="outside upper left", ncols=5 if len(labels) == 5 else 4, borderaxespad=0.0)
 
 
 def edges_of(result: Result, num_bins: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Draw what differs between a fleet's replicas: their load and their hit rate over time."""
+"""Draw what differs between a fleet's replicas: their load and their hit rate over time, and what they were when."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from simulator.fleet_history import num_over_time
+from simulator.lives import PAID, State
 from simulator.metrics import Floats, over_time
 from simulator.plots import (
+    INK,
     LINE_COLOURS,
     FigureKind,
     edges_of,
@@ -19,21 +22,37 @@ from simulator.plots import (
     legend_above,
 )
 from simulator.result import Result
+from simulator.table import Columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
-__all__ = ["draw_replicas", "fleet_figures", "hit_rate_over_time"]
+__all__ = ["draw_replicas", "draw_states", "fleet_figures", "hit_rate_over_time"]
 
 LOAD_BINS = 150
 HIT_BINS = 60
 DASHES = ("solid", "dashed")
+_BLUE, _VERMILION, _, _, _ORANGE, _SKY = LINE_COLOURS
+STATE_COLOURS = {State.UP: _SKY, State.BOOTING: _ORANGE, State.DRAINING: _BLUE, State.FAILED: _VERMILION}
+"""Who is off leaves its place empty."""
+BAR = 0.8
+"""Of the space between two replicas."""
 
 
 def fleet_figures(result: Result) -> dict[str, bytes]:
     """Name to SVG of each figure that only a fleet's run has."""
-    return figures(result, [FigureKind("replicas", draw_replicas, has_replicas, 4.2)])
+    return figures(
+        result,
+        [
+            FigureKind("replicas", draw_replicas, has_replicas, 4.2),
+            FigureKind("states", draw_states, _has_states, 3.6),
+        ],
+    )
+
+
+def _has_states(result: Result) -> bool:
+    return "states" in result.tables and len(result.tables["states"]["replica"]) > 0
 
 
 def draw_replicas(result: Result, figure: FigureBase) -> None:
@@ -87,3 +106,42 @@ def _draw_lines(axes: Axes, at: Floats, lines: list[Floats], replicas: list[int]
     low, mean, high = (reduce(axis=0).filled(np.nan) for reduce in (stacked.min, stacked.mean, stacked.max))
     axes.fill_between(at, low, high, color=LINE_COLOURS[0], alpha=0.25, linewidth=0, label="least to most")
     axes.plot(at, mean, color=LINE_COLOURS[0], label=f"mean of {len(lines)} replicas")
+
+
+def draw_states(result: Result, figure: FigureBase) -> None:
+    """How many replicas there were over time, and what each of them was: up, booting, draining or failed."""
+    states = result.tables["states"]
+    num_places = int(states["replica"].max()) + 1
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1 + num_places / 8))
+    edges_s = np.array([states["start_s"].min(), states["end_s"].max()])
+    edges, unit = in_unit(edges_s)
+    unit_s = float((edges_s[1] - edges_s[0]) / (edges[1] - edges[0]))
+    _draw_numbers(upper, states, unit_s)
+    _draw_strips(lower, states, unit_s, num_places)
+    finish_time_axis(lower, edges, unit)
+    legend_above(figure, upper, lower)
+
+
+def _draw_numbers(axes: Axes, states: Columns, unit_s: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    since_s, num_up = num_over_time(states, frozenset({State.UP}))
+    axes.fill_between(since_s / unit_s, num_up, step="post", color=STATE_COLOURS[State.UP], linewidth=0)
+    since_s, num_paid = num_over_time(states, PAID)
+    axes.stairs(num_paid[:-1], since_s / unit_s, baseline=None, color=INK, linewidth=1.2, label="paid for")
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("Replicas")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+
+
+def _draw_strips(axes: Axes, states: Columns, unit_s: float, num_places: int) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for state, colour in STATE_COLOURS.items():
+        is_so = states["state"] == state
+        number, start, end = (states[name][is_so] for name in ("replica", "start_s", "end_s"))
+        axes.barh(number, (end - start) / unit_s, BAR, start / unit_s, color=colour, linewidth=0, label=str(state))
+    axes.set_ylim(num_places - 0.5, -0.5)
+    axes.set_ylabel("Replica")
+    axes.grid(visible=False, axis="y")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))

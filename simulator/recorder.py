@@ -160,6 +160,14 @@ class Recorder:
         if self._on_progress is not None and (ended or self._num_planned % 256 == 0):
             self._on_progress(end_s, self._num_ended)
 
+    def restart(self, scheduler: Scheduler) -> None:
+        """Another server stands where the one before was; what that one had not settled never was."""
+        self._pool_bytes = PoolBytes(scheduler)
+        self._in_flight.clear()
+        self._late.clear()
+        self._evictions_before = 0
+        self._next_sample = (self._num_planned, 0)
+
     # Late tokens.
 
     def _note_late(self, plan: Plan, last_token_s: float | None) -> tuple[list[float], int]:
@@ -188,6 +196,10 @@ class Recorder:
     def rejected(self, request: Request, reason: str) -> None:
         """A request was turned away."""
         self._end(request, "rejected", reason)
+
+    def lost(self, request: Request, reason: str) -> None:
+        """A request went down with its server."""
+        self._end(request, "lost", reason)
 
     def _end(self, request: Request, status: str, reason: str | None) -> None:
         self._num_ended += 1

@@ -13,10 +13,12 @@ from simulator.latency import StepTimes
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["Inbox", "StepObserver", "run_replica", "run_replica_async", "serve", "wait_until"]
+__all__ = ["STOPPED", "Inbox", "StepObserver", "run_replica", "run_replica_async", "serve", "wait_until"]
 
 Steps = Generator[Event, object, int]
 NO_TIME = [0.0]
+STOPPED = "stopped"
+"""Cause of an interrupt that ends a replica at once, whatever runs; it comes out of the replica's process again."""
 
 
 class StepObserver(Protocol):
@@ -72,7 +74,9 @@ class Inbox:
         self._in_run = env.active_process
         try:
             yield env.timeout(ends_s[-1])
-        except simpy.Interrupt:
+        except simpy.Interrupt as interrupt:
+            if interrupt.cause == STOPPED:
+                raise
             # At equal times arrivals come before the step, so one that starts now is cut off too.
             steps_done = min(bisect_left(ends_s, env.now - start_s) + 1, len(ends_s))
             yield env.timeout(max(0.0, start_s + ends_s[steps_done - 1] - env.now))
@@ -94,7 +98,12 @@ def run_replica(
         observer.planned(start_s, scheduler, batch)
         steps_done = 1
         if not scheduler.plan.only_rejects:
-            steps_done = yield from inbox.let_pass(step_times.durations_s(batch))
+            durations_s = step_times.durations_s(batch)
+            try:
+                steps_done = yield from inbox.let_pass(durations_s)
+            except simpy.Interrupt:
+                _settle_what_ran(scheduler, observer, batch, (start_s, env.now), durations_s)
+                raise
         if steps_done > 1:
             scheduler.run_on(steps_done - 1)
         ended = scheduler.complete(now_s=env.now)
@@ -123,26 +132,50 @@ def run_replica_async(
     while True:
         start_s = env.now
         durations_s = NO_TIME if running is None or not running.num_tokens else step_times.durations_s(running)
-        if scheduler.num_news > num_news:
-            durations_s = durations_s[:1]  # who arrived since it was planned is in the next plan
-        elif len(durations_s) > 1:
-            # Equal steps are planned at their turn, each while the one before it runs; the last of
-            # them runs while the next batch is planned.
-            steps_done = yield from inbox.let_pass(durations_s[:-1])
-            scheduler.run_on(steps_done)
-            durations_s = durations_s[: steps_done + 1]
-        num_news = scheduler.num_news
-        planned = scheduler.schedule(now_s=env.now)
-        if planned is not None:
-            observer.planned(env.now, scheduler, planned)
-        elif running is None:
-            yield inbox.next_arrival()
-            continue
-        yield env.timeout(durations_s[-1] or planning_s)
+        try:
+            if scheduler.num_news > num_news:
+                durations_s = durations_s[:1]  # who arrived since it was planned is in the next plan
+            elif len(durations_s) > 1:
+                # Equal steps are planned at their turn, each while the one before it runs; the last of
+                # them runs while the next batch is planned.
+                steps_done = yield from inbox.let_pass(durations_s[:-1])
+                scheduler.run_on(steps_done)
+                durations_s = durations_s[: steps_done + 1]
+            num_news = scheduler.num_news
+            planned = scheduler.schedule(now_s=env.now)
+            if planned is not None:
+                observer.planned(env.now, scheduler, planned)
+            elif running is None:
+                yield inbox.next_arrival()
+                continue
+            yield env.timeout(durations_s[-1] or planning_s)
+        except simpy.Interrupt:
+            if running is not None:
+                _settle_what_ran(scheduler, observer, running, (start_s, env.now), durations_s)
+            raise
         if running is not None:
             ended = scheduler.complete(now_s=env.now)
             observer.settled(start_s, env.now, len(durations_s), running, ended)
         running = planned
+
+
+def _settle_what_ran(
+    scheduler: Scheduler,
+    observer: StepObserver,
+    batch: Batch,
+    span_s: tuple[float, float],
+    durations_s: list[float],
+) -> None:
+    """A replica stops while a batch runs, from its start until now: of several equal steps those count that are over.
+
+    The one that runs is lost, also if it would end at this very moment.
+    """
+    start_s, now_s = span_s
+    ends_s = list(accumulate(durations_s))
+    num_steps = min(bisect_left(ends_s, now_s - start_s), len(ends_s) - 1)
+    if num_steps:
+        scheduler.in_flight[0].num_steps -= num_steps
+        observer.settled(start_s, start_s + ends_s[num_steps - 1], num_steps, batch, [])
 
 
 def serve(
@@ -153,7 +186,7 @@ def serve(
     observer: StepObserver,
     planning_s: float = 0.0,
 ) -> Generator[Event, object, None]:
-    """Serve one replica for ever, with synchronous or asynchronous scheduling as its settings say."""
+    """Serve one replica until it is interrupted, with synchronous or asynchronous scheduling as its settings say."""
     if scheduler.settings.async_scheduling:
         return run_replica_async(env, scheduler, step_times, inbox, observer, planning_s)
     return run_replica(env, scheduler, step_times, inbox, observer)

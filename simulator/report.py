@@ -35,6 +35,7 @@ _FIGURE_TITLES = {
     "throughput": "Throughput",
     "pool_bytes": "Where the pool's bytes are",
     "replicas": "Load and hit rate of each replica",
+    "states": "Replicas that were up, and what each was when",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -43,6 +44,7 @@ _FIGURE_CAPTIONS = {
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
     "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
+    "states": "Who boots or drains is paid for, but takes no requests; who is off is not wanted.",
 }
 
 
@@ -75,18 +77,19 @@ def judge(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Verdict:
     - the speed of the steps, if a queue stood otherwise.
 
     A queue stands if one request or more waits, on average over the makespan. Rejections have reasons of
-    their own, such as a request's length: they are named, and no sign of strain.
+    their own, such as a request's length: they are named, and no sign of strain; requests that were lost with a
+    replica are one.
     """
     requests, limit = summary["requests"], _find_limits(summary, scenario)
     if not requests["arrived"]:
         return Verdict("held", "Nothing to do", "no request arrived.", "Nothing seems to bind.")
     facts = _state_facts(summary)
-    if requests["rejected"]:
-        no_limit = f"Rejected: {list_reasons(requests)}. Nothing else seems to bind."
-    else:
-        no_limit = "Nothing seems to bind."
+    ends = [f"{end.capitalize()}: {list_reasons(requests, end)}." for end in ("rejected", "lost") if requests.get(end)]
+    no_limit = " ".join([*ends, "Nothing else seems to bind." if ends else "Nothing seems to bind."])
     if requests["unfinished"] or not requests["finished"]:
         return Verdict("failed", "It did not hold", facts, limit or no_limit)
+    if requests.get("lost"):
+        return Verdict("strained", "It held, but lost requests", facts, f"{ends[-1]} {limit}" if limit else no_limit)
     if limit:
         return Verdict("strained", "It held under strain", facts, limit)
     return Verdict("held", "It held, rejections apart" if requests["rejected"] else "It held", facts, no_limit)
@@ -181,7 +184,7 @@ def _state_facts(summary: Mapping[str, Any]) -> str:
         )
     else:
         served = f"{requests['finished']:,} of {requests['arrived']:,} requests finished"
-        lost = [f"{requests[what]:,} {what}" for what in ("rejected", "unfinished") if requests[what]]
+        lost = [f"{requests[what]:,} {what}" for what in ("rejected", "lost", "unfinished") if requests.get(what)]
         served += f" ({', '.join(lost)})"
     parts = [served]
     if summary["prefix_cache_hit_rate"] is not None:
@@ -217,10 +220,16 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         f"{format_number(rates['output_tokens_per_s'])} output tokens per second",
         "pool_bytes": f"held and needed by nobody: {format_bytes(wasted['mean'])} on average, "
         f"{format_bytes(wasted['max'])} at most",
+        "states": f"replicas up {_up_on_average(summary)}",
         "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
         f"{format_share(summary['prefix_cache_hit_rate'])} in all",
     }
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."
+
+
+def _up_on_average(summary: Mapping[str, Any]) -> str:
+    up = summary["operations"]["replicas_up"] if "operations" in summary else {"mean": None, "max": None}
+    return f"{format_number(up['mean'])} on average, {format_number(up['max'])} at most"
 
 
 def inline_svg(name: str, svg: bytes) -> str:

@@ -85,6 +85,9 @@ class Request:
     def __lt__(self, other: "Request") -> bool:
         return self.rank < other.rank
 
+    def __hash__(self) -> int:
+        return id(self)  # compiled, who can be compared has no other
+
     @property
     def rank(self) -> tuple[int, float, str]:
         """Who goes first under priority scheduling: the smaller number, then the earlier arrival."""

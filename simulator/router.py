@@ -52,7 +52,7 @@ class ReplicaView(Protocol):
 
 
 class Router(Protocol):
-    """Decides where requests go."""
+    """Decides where requests go; it is shown the replicas that take requests at the moment."""
 
     def choose(self, arrival: Arrival, replicas: Sequence[ReplicaView]) -> int | None:
         """The index of the replica that gets the request, among those that are there (at least one).
@@ -63,7 +63,10 @@ class Router(Protocol):
 
 @dataclass(slots=True)
 class Turns:
-    """Whose turn it is, so that equals are chosen in turn and not always the first of them."""
+    """Whose turn it is, so that equals are chosen in turn and not always the first of them.
+
+    It is a place in the row of replicas: when one comes or goes, at most one turn is left out or given twice.
+    """
 
     last: int = -1
 

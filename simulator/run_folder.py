@@ -1,4 +1,7 @@
-"""The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all."""
+"""The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all.
+
+A fleet whose replicas come and go has a states.parquet besides.
+"""
 
 import json
 import os
@@ -51,6 +54,8 @@ def _write_files(result: Result, folder: Path, *, with_report: bool) -> None:
     write_whole(folder / "summary.json", lambda path: path.write_text(summary))
     write_whole(folder / "requests.parquet", lambda path: write_parquet(result.tables["requests"], path))
     write_whole(folder / "steps.parquet", lambda path: write_parquet(result.tables["steps"], path))
+    if "states" in result.tables:
+        write_whole(folder / "states.parquet", lambda path: write_parquet(result.tables["states"], path))
     if with_report:
         from simulator.report import write_report
 

@@ -338,6 +338,7 @@ class Scheduler:
             raise InvariantError("room-to-run-on: a run of equal steps had to preempt")
         decodes.contexts.advance(first, num_steps)
         self.step = first + num_steps
+        plan.num_steps += num_steps
         self._leave_decoding(plan)
         if self.run_watcher is not None:
             self.run_watcher.ran_on()

@@ -50,6 +50,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Preemptions", _preemptions(summary["preemptions"])),
         ("Evicted blocks", f"{summary['evictions']:,}"),
         ("Steps", f"{summary['steps']:,}"),
+        *_operation_lines(summary.get("operations")),
         *((f"Replica {row.pop('Replica')}", ", ".join(map(" ".join, row.items()))) for row in replica_rows(summary)),
     ]
 
@@ -66,6 +67,7 @@ def replica_rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:
             "usage": format_share(replica["kv_cache_usage"]["mean"]),
             "TTFT p50": format_seconds(replica["ttft_s"]["p50"]),
             "p99": format_seconds(replica["ttft_s"]["p99"]),
+            **({"up": format_share(replica["availability"])} if "availability" in replica else {}),
         }
         for number, replica in enumerate(summary.get("replicas", ()))
     ]
@@ -85,9 +87,9 @@ def latency_rows(summary: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]
     ]
 
 
-def list_reasons(requests: Mapping[str, Any]) -> str:
-    """Why requests were rejected, and how many where there are several reasons: the most frequent ones."""
-    reasons = requests["rejected_reasons"]
+def list_reasons(requests: Mapping[str, Any], end: str = "rejected") -> str:
+    """Why requests were rejected, or lost, and how many where there are several reasons: the most frequent ones."""
+    reasons = requests[f"{end}_reasons"]
     if len(reasons) == 1:
         return str(next(iter(reasons)))
     shown = [f"{count:,} {reason}" for reason, count in list(reasons.items())[:_SHOWN_REASONS]]
@@ -137,10 +139,26 @@ def format_number(value: float | None) -> str:
 
 def _request_lines(requests: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [("Requests finished", f"{requests['finished']:,} of {requests['arrived']:,}")]
-    if requests["rejected"]:
-        lines.append(("Requests rejected", f"{requests['rejected']:,} ({list_reasons(requests)})"))
+    for end in ("rejected", "lost"):
+        if requests.get(end):
+            lines.append((f"Requests {end}", f"{requests[end]:,} ({list_reasons(requests, end)})"))
     if requests["unfinished"]:
         lines.append(("Requests unfinished", f"{requests['unfinished']:,}"))
+    return lines
+
+
+def _operation_lines(operations: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """What became of a fleet's replicas, where anything may have."""
+    if operations is None:
+        return []
+    lines = [
+        ("Replicas up", _mean_and_max(operations["replicas_up"], format_number)),
+        ("Replicas paid for", format_seconds(operations["replica_s"])),
+    ]
+    if operations["failures"]:
+        retries, tokens = operations["retries"], operations["lost_tokens"]
+        lines.append(("Failures of replicas", f"{operations['failures']:,}"))
+        lines.append(("Lost with them", f"{tokens:,} output tokens; {retries:,} times a request was tried again"))
     return lines
 
 

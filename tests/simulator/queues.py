@@ -1,13 +1,14 @@
 """What queueing theory says of one queue before some servers, and what a simulated run says of the same."""
 
 from collections.abc import Iterator
-from math import lgamma, log
+from math import exp, lgamma, log
 
 import numpy as np
 
 from simulator import Scenario
 from simulator.fleet import simulate_fleet
 from simulator.fleet_result import FleetResult
+from simulator.operations import QUIET, Operations
 from simulator.router import OneQueue, Router
 from workloads import Trace, TraceRequest
 
@@ -38,13 +39,17 @@ def poisson_s(rate_per_s: float, num_requests: int, seed: int) -> np.ndarray:
 
 
 def run_queue(
-    arrivals_s: np.ndarray, output_tokens: np.ndarray | None = None, num_servers: int = 1, router: Router | None = None
+    arrivals_s: np.ndarray,
+    output_tokens: np.ndarray | None = None,
+    num_servers: int = 1,
+    router: Router | None = None,
+    operations: Operations = QUIET,
 ) -> FleetResult:
     """Serve them; one step each unless their lengths are given, in one queue unless a router is."""
     if output_tokens is None:
         output_tokens = np.ones(len(arrivals_s), dtype=int)
     trace = trace_of(arrivals_s, output_tokens)
-    return simulate_fleet([one_at_a_time()] * num_servers, router or OneQueue(), trace=trace)
+    return simulate_fleet([one_at_a_time()] * num_servers, router or OneQueue(), trace=trace, operations=operations)
 
 
 def waits_s(result: FleetResult) -> np.ndarray:
@@ -98,3 +103,11 @@ def interval_95_s(waited_s: np.ndarray, num_batches: int = 20) -> tuple[float, f
     means = waited_s[: len(waited_s) // num_batches * num_batches].reshape(num_batches, -1).mean(axis=1)
     half = 2.093 * means.std(ddof=1) / num_batches**0.5
     return float(means.mean() - half), float(means.mean() + half)
+
+
+def completion_s(service_s: float, mtbf_s: float, mttr_s: float) -> float:
+    """Mean time from the start of a service to its end on a server that breaks and starts it again from scratch.
+
+    Preemptive repeat with identical services (Gaver, 1962): each try lasts until the service ends or a breakdown comes.
+    """
+    return (exp(service_s / mtbf_s) - 1) * (mtbf_s + mttr_s)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.metrics import inter_token_latencies, over_time, summarize, weighted_percentiles
+from simulator.metrics import count_requests, inter_token_latencies, over_time, summarize, weighted_percentiles
 from tests.simulator.fake_result import (
     GIB,
     busy_hour,
@@ -104,6 +104,15 @@ def test_rejections_are_counted_by_reason_most_frequent_first():
         "unfinished": 0,
     }
     assert list(counted["rejected_reasons"]) == ["c", "b"]
+
+
+def test_lost_requests_are_counted_where_there_may_be_any():
+    requests = make_requests(status=["lost", "finished", "lost"], reason=["b", None, "b"])
+    assert count_requests(requests, may_lose=True) == {
+        "arrived": 3, "finished": 1, "rejected": 0, "rejected_reasons": {}, "lost": 2, "lost_reasons": {"b": 2},
+        "unfinished": 0,
+    }  # fmt: skip
+    assert "lost" not in count_requests(requests)
 
 
 def test_waste_is_what_held_blocks_do_not_use_in_sampled_rows():

@@ -1,14 +1,22 @@
 """The figure of a fleet: a line for each replica, or a band where they are many."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 from simulator import Scenario, simulate
 from simulator.fleet import simulate_fleet
+from simulator.fleet_history import num_over_time
+from simulator.lives import State
+from simulator.operations import Operations
+from simulator.outages import Drain, Outage
 from simulator.plots import LINE_COLOURS, figures
-from simulator.plots_fleet import draw_replicas, fleet_figures, hit_rate_over_time
+from simulator.plots_fleet import draw_replicas, draw_states, fleet_figures, hit_rate_over_time
+from simulator.report import render_report
 from simulator.router import RoundRobin
+from simulator.summary_table import format_number
 from tests.simulator.fake_result import make_requests
 
 SERVER = Scenario(model="gemma-3-1b", gpu="l4", max_model_len=8192, num_requests=40)
@@ -58,3 +66,46 @@ def test_only_a_fleet_has_it():
 def test_equal_fleets_give_equal_bytes():
     first, second = (fleet_figures(simulate_fleet([SERVER] * 2, RoundRobin())) for _ in range(2))
     assert first == second
+
+
+# What replicas were when
+
+
+@pytest.fixture(scope="module")
+def operated():
+    """Two of three are there from the beginning to the end; one fails, comes back, and is drained."""
+    operations = Operations(outages=(Outage(1, 2.0, 3.0),), drains=(Drain(1, 8.0),), cold_start_s=2.0)
+    scenario = SERVER.model_copy(update={"step_time_s": 0.05})
+    return simulate_fleet([scenario] * 3, RoundRobin(), operations=operations)
+
+
+def test_each_state_of_each_replica_is_a_bar(operated):
+    figure = Figure()
+    draw_states(operated, figure)
+    upper, lower = figure.axes
+    assert labels(figure) == ["paid for", "up", "booting", "draining", "failed"]
+    states = Counter(operated.tables["states"]["state"])
+    bars = {container.get_label(): len(container) for container in lower.containers}
+    assert bars == {state: states[state] for state in ("up", "booting", "draining", "failed")}
+    assert (bars["up"], bars["booting"], bars["failed"]) == (4, 1, 1)
+    assert lower.get_ylim() == (2.5, -0.5)
+    (paid,) = upper.patches
+    assert paid.get_data().values.tolist()[:3] == [3, 2, 3]
+
+
+def test_the_number_of_replicas_is_that_of_the_states(operated):
+    states = operated.tables["states"]
+    since_s, num = num_over_time(states, frozenset({State.UP}))
+    assert (since_s[:4].round(6).tolist(), num[:4].tolist()) == (
+        [float(states["start_s"].min().round(6)), 2.0, 7.0, 8.0], [3, 2, 3, 2],
+    )  # fmt: skip
+
+
+def test_only_a_fleet_that_may_change_has_states(operated):
+    assert list(fleet_figures(operated)) == ["replicas", "states"]
+
+
+def test_a_report_draws_and_tells_it(operated):
+    report = render_report(operated)
+    up = operated.summary["operations"]["replicas_up"]
+    assert f"replicas up {format_number(up['mean'])} on average, 3 at most" in report

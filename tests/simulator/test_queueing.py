@@ -9,9 +9,12 @@ import pytest
 from simulator import Scenario, simulate
 from simulator.fleet import simulate_fleet
 from simulator.metrics import makespan_s
+from simulator.operations import Operations
+from simulator.outages import RandomOutages
 from simulator.router import LeastLoaded, PrefixAware
 from tests.simulator.queues import (
     STEP_S,
+    completion_s,
     interval_95_s,
     lindley_s,
     md1_mean_wait_s,
@@ -97,3 +100,32 @@ def test_littles_law_holds_for_the_steps_of_a_single_server():
     steps = result.tables["steps"]
     there_s = float(((steps["running"] + steps["waiting"]) * (steps["end_s"] - steps["start_s"])).sum())
     assert there_s == pytest.approx(times_there_s(result), rel=0.01)
+
+
+# Servers that break
+
+
+def test_a_server_is_up_as_long_as_renewal_theory_says():
+    """Times between failures and to repair alternate; the share of the time up has a known variance.
+
+    For exponential times of means m and r it is 2 m^2 r^2 / (m + r)^3 over the length of the run (Takács, 1957).
+    """
+    mtbf_s, mttr_s, num_servers, span_s = 50.0, 10.0, 8, 10_000
+    outages = Operations(random_outages=RandomOutages(mtbf_s, mttr_s, seed=0))
+    result = run_queue(np.arange(0.0, span_s, 10.0), num_servers=num_servers, operations=outages)
+    shares = [replica["availability"] for replica in result.summary["replicas"]]
+    deviation = np.sqrt(2 * (mtbf_s * mttr_s) ** 2 / (mtbf_s + mttr_s) ** 3 / (num_servers * span_s))
+    assert np.mean(shares) == pytest.approx(mtbf_s / (mtbf_s + mttr_s), abs=1.96 * deviation)
+    assert deviation < 0.006
+
+
+@pytest.mark.parametrize("num_steps", [1, 4, 12])
+def test_a_server_that_breaks_takes_as_long_as_gaver_says(num_steps):
+    """Everybody is there from the beginning, and the one that is served starts again after each repair."""
+    outages = Operations(random_outages=RandomOutages(20.0, 5.0, seed=1))
+    num_requests = 3000
+    result = run_queue(np.zeros(num_requests), np.full(num_requests, num_steps), operations=outages)
+    taken_s = np.diff(np.sort(result.tables["requests"]["finish_s"]))
+    low_s, high_s = interval_95_s(taken_s)
+    assert low_s < completion_s(num_steps * STEP_S, 20.0, 5.0) < high_s
+    assert high_s - low_s < 0.12 * taken_s.mean()
