@@ -1,0 +1,134 @@
+"""A snapshot of a prefix cache: what it says between two refreshes, and what a refresh costs."""
+
+from dataclasses import replace
+from zlib import crc32
+
+import pytest
+from hypothesis import Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
+
+from kvcache.key_journal import KeyJournal
+from kvcache.pool_kinds import DOCUMENT
+from kvcache.prefix_snapshot import PrefixSnapshot
+from tests.kvcache.machine import PoolMachine
+from tests.kvcache.pools import full, manager_of, request_of, serve
+from tests.kvcache.test_state_machine import CONFIGURATIONS
+
+NAMES = ("full-tight", "many-groups-every-16", "chunked-full", "mamba-align-dense-tight", "two-windows-dense-tight")
+PROGRAMS = settings(max_examples=15, stateful_step_count=60, derandomize=True, database=None, deadline=None)
+UNTIL_A_BUG = settings(PROGRAMS, max_examples=200, phases=[Phase.generate], report_multiple_bugs=False)
+
+
+class SnapshotMachine(PoolMachine):
+    """Refreshes a snapshot now and then, and notes what the manager itself says at that time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.snapshot_of_it = PrefixSnapshot(self.manager)
+        self.said: list[tuple[list[int], int]] = []
+        """Tokens and their hit when the snapshot was last refreshed."""
+
+    def hit_by(self, cache, tokens: list[int]) -> int:
+        return cache.peek_hit(request_of(self.manager, tokens).keys, len(tokens))
+
+    @rule()
+    def refresh(self) -> None:
+        self.snapshot_of_it.refresh()
+        self.said = [(tokens, self.hit_by(self.manager, tokens)) for tokens in self.past if tokens]
+
+    @precondition(lambda self: self.said)
+    @rule(number=st.integers(0, 20), length=st.integers(1, 95))
+    def refresh_and_ask_for_less(self, number: int, length: int) -> None:
+        """Whoever asks for a beginning hears of no more than that, too."""
+        tokens = self.said[number % len(self.said)][0][:length]
+        self.refresh()
+        assert self.hit_by(self.snapshot_of_it, tokens) == self.hit_by(self.manager, tokens)
+
+    @invariant()
+    def it_says_what_the_manager_said(self) -> None:
+        assert [hit for _, hit in self.said] == [self.hit_by(self.snapshot_of_it, tokens) for tokens, _ in self.said]
+
+
+def machine_of(name: str, pool_kind=None) -> type[SnapshotMachine]:
+    configuration = CONFIGURATIONS[name]
+    if pool_kind is not None:
+        configuration = replace(configuration, pool_kind=pool_kind)
+    machine = type("Machine", (SnapshotMachine,), {"configuration": configuration, "num_calls": 0})
+    return seed(crc32(name.encode()))(machine)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_snapshot_says_what_the_manager_said_when_it_was_taken(name):
+    """Whatever was hashed and evicted since, and whether the journal was long enough or not."""
+    run_state_machine_as_test(machine_of(name), settings=PROGRAMS)
+
+
+def test_so_it_does_in_the_document_s_pool():
+    run_state_machine_as_test(machine_of("full-sliding-dense", DOCUMENT), settings=PROGRAMS)
+
+
+def notes_every_other(note):
+    def forgetful(journal, keys):
+        if len(keys) % 2:
+            note(journal, keys)
+
+    return forgetful
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_journal_with_gaps_is_found_out(name, monkeypatch):
+    monkeypatch.setattr(KeyJournal, "note", notes_every_other(KeyJournal.note))
+    with pytest.raises((AssertionError, LookupError)):
+        run_state_machine_as_test(machine_of(name), settings=UNTIL_A_BUG)
+
+
+class CountedMap(dict[int, int]):
+    """A map that counts how often it is asked for a key."""
+
+    num_asked = 0
+
+    def get(self, key, default=None):
+        self.num_asked += 1
+        return super().get(key, default)
+
+
+def caught_up(num_held: int, *notes: list[int]) -> int:
+    """Of how many keys a copy of `num_held` keys hears when it catches up with what was noted."""
+    held = CountedMap.fromkeys(range(num_held), 1)
+    journal = KeyJournal(held)
+    copy: dict[int, int] = {}
+    journal.bring_up_to_date(copy)
+    for keys in notes:
+        journal.note(keys)
+    journal.bring_up_to_date(copy)
+    assert copy == held
+    return held.num_asked
+
+
+def test_a_copy_hears_only_of_what_has_changed():
+    assert caught_up(100, [3, 4], [200]) == 3
+
+
+def test_where_much_has_changed_all_is_copied():
+    """More than a quarter: then nothing is noted any more, however long nobody asks."""
+    assert caught_up(100, list(range(20)), list(range(20))) == 0
+
+
+def test_nothing_is_known_before_the_first_refresh():
+    manager = manager_of(full())
+    snapshot = PrefixSnapshot(manager)
+    serve(manager, range(64))
+    known = [snapshot.peek_hit(request_of(manager, range(64)).keys, 64)]
+    snapshot.refresh()
+    assert [*known, snapshot.peek_hit(request_of(manager, range(64)).keys, 64)] == [0, 48]
+
+
+def test_two_snapshots_of_one_manager_are_each_as_old_as_they_are():
+    manager = manager_of(full())
+    old, new = PrefixSnapshot(manager), PrefixSnapshot(manager)
+    keys = request_of(manager, range(64)).keys
+    old.refresh()
+    serve(manager, range(64))
+    new.refresh()
+    assert (old.peek_hit(keys, 64), new.peek_hit(keys, 64)) == (0, 48)
