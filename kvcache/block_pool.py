@@ -182,8 +182,7 @@ class BlockPool:
     def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
         """Take blocks out of the map; what is anchored to keys that are gone then is unreachable."""
         block_of, copies = self.block_of, self._copies
-        for journal in self._journals:
-            journal.note(keys)
+        self._note(keys)
         if not copies or copies.keys().isdisjoint(keys):
             for key in keys:
                 del block_of[key]
@@ -261,8 +260,7 @@ class BlockPool:
         `is_anchor` are keys of full attention, which blocks of other types may need to be hit.
         """
         block_of = self.block_of
-        for journal in self._journals:
-            journal.note(keys)
+        self._note(keys)
         if keys[0] >= 0:
             self._num_shared_hashings += 1
         if is_anchor:
@@ -276,6 +274,11 @@ class BlockPool:
             first = block_of.setdefault(key, block)
             if first != block:
                 copies.setdefault(key, [first]).append(block)
+
+    def _note(self, keys: list[int]) -> None:
+        """What these keys find changes: tell those who keep a copy."""
+        for journal in self._journals:
+            journal.note(keys)
 
     def touch(self, blocks: list[int], tally: Tally) -> None:
         """Add a holder to each hashed block; free ones leave the queue.

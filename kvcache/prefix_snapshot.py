@@ -11,7 +11,8 @@ class PrefixSnapshot:
     """Which prefixes a manager held when `refresh` was last called; none before that.
 
     It asks a second manager with the same rules, which has the keys but no blocks: so what it says is what the
-    manager would have said at that time, for every mix of attention types.
+    manager would have said at that time, for every mix of attention types, to a request that was never there. (What
+    only one request has, such as its own output, is not copied: that one alone could ask for it.)
     """
 
     def __init__(self, manager: KVCacheManager) -> None:
@@ -21,7 +22,7 @@ class PrefixSnapshot:
         self._memory = KVCacheManager(layout, manager.settings, layout.pool_kind.new_pool(layout.groups, num_blocks=1))
 
     def refresh(self) -> None:
-        """Remember what the manager holds now. Costs what has changed since the last time; a copy at most."""
+        """Remember what the manager holds now. Costs what has changed since, at most a copy of its map."""
         self._journal.bring_up_to_date(self._memory.pool.block_of)
 
     def peek_hit(self, keys: PrefixKeys, num_tokens: int) -> int:

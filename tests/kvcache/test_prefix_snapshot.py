@@ -83,36 +83,43 @@ def test_a_journal_with_gaps_is_found_out(name, monkeypatch):
         run_state_machine_as_test(machine_of(name), settings=UNTIL_A_BUG)
 
 
-class CountedMap(dict[int, int]):
-    """A map that counts how often it is asked for a key."""
-
-    num_asked = 0
-
-    def get(self, key, default=None):
-        self.num_asked += 1
-        return super().get(key, default)
+MARK = 10**9
 
 
-def caught_up(num_held: int, *notes: list[int]) -> int:
-    """Of how many keys a copy of `num_held` keys hears when it catches up with what was noted."""
-    held = CountedMap.fromkeys(range(num_held), 1)
+def is_made_anew(*notes: list[int]) -> bool:
+    """Whether a copy of 100 keys is made anew after these notes: then a mark that was put into it is gone."""
+    held = dict.fromkeys(range(100), 1)
     journal = KeyJournal(held)
     copy: dict[int, int] = {}
     journal.bring_up_to_date(copy)
+    copy[MARK] = 1
     for keys in notes:
         journal.note(keys)
     journal.bring_up_to_date(copy)
+    is_new = MARK not in copy
+    copy.pop(MARK, None)
     assert copy == held
-    return held.num_asked
+    return is_new
 
 
-def test_a_copy_hears_only_of_what_has_changed():
-    assert caught_up(100, [3, 4], [200]) == 3
+def test_a_copy_catches_up_with_what_has_changed():
+    assert not is_made_anew([3, 4], [200])
 
 
-def test_where_much_has_changed_all_is_copied():
-    """More than a quarter: then nothing is noted any more, however long nobody asks."""
-    assert caught_up(100, list(range(20)), list(range(20))) == 0
+def test_where_much_has_changed_it_is_made_anew():
+    """More than a quarter: from there on nothing is noted, so that the journal stays short however long nobody asks."""
+    assert is_made_anew(list(range(20)), list(range(20)))
+
+
+def test_what_only_one_request_has_is_no_change():
+    """Nobody else can ask for it."""
+    assert not is_made_anew(list(range(-99, 0)), [5])
+
+
+def test_what_only_one_request_has_is_not_copied():
+    held, copy = {5: 1, -5: 2}, {}
+    KeyJournal(held).bring_up_to_date(copy)
+    assert copy == {5: 1}
 
 
 def test_nothing_is_known_before_the_first_refresh():
