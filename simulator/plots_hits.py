@@ -105,6 +105,7 @@ def _draw_prompt(axes: Axes, prompt: CachedPrompt) -> None:
     axes.spines[["left", "top", "right"]].set_visible(False)
     axes.grid(visible=False)
     axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=6)
 
 
 def _draw_row(axes: Axes, group: GroupBlocks, top: float) -> None:
