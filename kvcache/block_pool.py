@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 
 from kvcache.errors import InvariantError
+from kvcache.key_journal import KeyJournal
 from kvcache.tally import Run, Tally
 
 __all__ = ["NO_ANCHORS", "NO_BLOCKS", "NULL_BLOCK", "BlockPool", "Place"]
@@ -63,6 +64,8 @@ class BlockPool:
         """All blocks of a key that was hashed more than once, the first first."""
         self._anchored: list[Tally] = []
         """Of the attention types whose blocks can be hit only together with full attention's."""
+        self._journals: list[KeyJournal] = []
+        """Of those who keep a copy of the map."""
 
     def of_type(self, nth: int) -> "BlockPool":
         """Where one attention type takes its blocks."""
@@ -72,6 +75,10 @@ class BlockPool:
         """Note when blocks of another attention type, which are in `pool`, become unreachable."""
         tally.run_of = pool._run_of  # noqa: SLF001  its own class's
         self._anchored.append(tally)
+
+    def add_journal(self, journal: KeyJournal) -> None:
+        """Note there, from now on, which keys begin or cease to find a block."""
+        self._journals.append(journal)
 
     @property
     def num_evictions(self) -> int:
@@ -175,6 +182,7 @@ class BlockPool:
     def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
         """Take blocks out of the map; what is anchored to keys that are gone then is unreachable."""
         block_of, copies = self.block_of, self._copies
+        self._note(keys)
         if not copies or copies.keys().isdisjoint(keys):
             for key in keys:
                 del block_of[key]
@@ -252,6 +260,7 @@ class BlockPool:
         `is_anchor` are keys of full attention, which blocks of other types may need to be hit.
         """
         block_of = self.block_of
+        self._note(keys)
         if keys[0] >= 0:
             self._num_shared_hashings += 1
         if is_anchor:
@@ -265,6 +274,11 @@ class BlockPool:
             first = block_of.setdefault(key, block)
             if first != block:
                 copies.setdefault(key, [first]).append(block)
+
+    def _note(self, keys: list[int]) -> None:
+        """What these keys find changes: tell those who keep a copy."""
+        for journal in self._journals:
+            journal.note(keys)
 
     def touch(self, blocks: list[int], tally: Tally) -> None:
         """Add a holder to each hashed block; free ones leave the queue.

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from kvcache.block_pool import NO_ANCHORS, NO_BLOCKS, BlockPool, Place
 from kvcache.errors import InvariantError
+from kvcache.key_journal import KeyJournal
 from kvcache.specs import cdiv
 from kvcache.tally import Tally
 
@@ -288,6 +289,11 @@ class TwoLevelPool(BlockPool):
     def of_type(self, nth: int) -> SmallPages:
         """Where one attention type takes its blocks."""
         return self._types[nth]
+
+    def add_journal(self, journal: KeyJournal) -> None:
+        """Note there, from now on, which keys of any type begin or cease to find a block."""
+        for each in self._types:
+            each.add_journal(journal)
 
     @property
     def num_free(self) -> int:

@@ -12,6 +12,7 @@ from kvcache.hashing import PrefixKeys, hash_tokens
 from kvcache.layout import plan_layout
 from kvcache.manager import CacheSettings, KVCacheManager
 from kvcache.managers import BlockTable
+from kvcache.pool_kinds import ONE_SIZE, PoolKind
 from kvcache.specs import KVCacheSpec
 from tests.kvcache.model import Model, ModelRequest, Prefixes
 
@@ -28,6 +29,7 @@ class Configuration:
     max_model_len: int = 96
     max_in_flight_tokens: int = 32
     settings: CacheSettings = field(default_factory=lambda: CacheSettings(block_size=4))
+    pool_kind: PoolKind = ONE_SIZE
 
     def manager(self) -> KVCacheManager:
         """A fresh pool."""
@@ -36,6 +38,7 @@ class Configuration:
             num_blocks=self.num_blocks,
             max_model_len=self.max_model_len,
             max_in_flight_tokens=self.max_in_flight_tokens,
+            pool_kind=self.pool_kind,
         )
         return KVCacheManager(layout, self.settings)
 

@@ -199,11 +199,12 @@ LAYERS = {
 @pytest.mark.parametrize("grouping", ["vllm", "two-level"])
 @pytest.mark.parametrize("name", LAYERS)
 @given(
-    prompts=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 12)), min_size=1, max_size=6), more=st.integers(0, 12)
+    requests=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 12), st.booleans()), min_size=1, max_size=10),
+    more=st.integers(0, 12),
 )
-def test_a_snapshot_says_what_the_manager_would_have_said(name, grouping, prompts, more):
-    """For every mix of attention types, and whatever comes later."""
-    scheduler = new_scheduler(LAYERS[name], num_blocks=80, grouping=grouping, max_num_batched_tokens=64)
+def test_a_snapshot_says_what_the_manager_would_have_said(name, grouping, requests, more):
+    """For every mix of attention types, however often it was refreshed before, and whatever comes later."""
+    scheduler = new_scheduler(LAYERS[name], num_blocks=60, grouping=grouping, max_num_batched_tokens=64)
     manager = scheduler.manager
     snapshot = PrefixSnapshot(manager)
 
@@ -212,15 +213,17 @@ def test_a_snapshot_says_what_the_manager_would_have_said(name, grouping, prompt
         while scheduler.schedule(0.0) is not None:
             scheduler.complete(0.0)
 
-    def peek(cache) -> int:
+    def peek(cache) -> list[int]:
         keys = PrefixKeys.of_prefix_ids(tuple(range(12)), 4, manager.hash_unit, 99)
         keys.stride = manager.key_stride
-        return cache.peek_hit(keys, 50)
+        return [cache.peek_hit(keys, num_tokens) for num_tokens in range(2, 51, 4)]
 
-    for number, (prompt, shared) in enumerate(prompts):
+    for number, (prompt, shared, refreshes) in enumerate(requests):
         serve(number, prompt, shared)
+        if refreshes:
+            snapshot.refresh()
     there = new_request(scheduler, "x", 98, Asked(0.0, 50, 1, tuple(range(12))))
-    now = manager.find_hit(there.blocks, 50)
+    now = [manager.find_hit(there.blocks, num_tokens) for num_tokens in range(2, 51, 4)]
     snapshot.refresh()
     serve(50, 60, more)
     assert (peek(snapshot), now) == (now, now)
