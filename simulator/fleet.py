@@ -21,8 +21,10 @@ from kvcache.manager import KVCacheManager
 from kvcache.prefix_snapshot import PrefixSnapshot
 from simulator.arrival import Arrival
 from simulator.batch import Batch
+from simulator.closed_loop import ClosedLoop, SessionRuns
+from simulator.closed_loop_options import traffic_of
 from simulator.deployment import Deployment, deploy
-from simulator.engine import too_long, workload_of
+from simulator.engine import too_long
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_result import FleetResult, combine
 from simulator.load import Load
@@ -31,12 +33,14 @@ from simulator.recorder import Recorder
 from simulator.replica import Inbox, serve, wait_until
 from simulator.request import Request
 from simulator.result import Result
-from simulator.router import Router, router_name
+from simulator.router import RoundRobin, Router, router_name
 from simulator.scenario import Scenario
 from simulator.scheduler import Scheduler
-from workloads import Trace
+from simulator.session_measures import with_sessions
+from simulator.table import Columns
+from workloads import SessionTrace, Trace
 
-__all__ = ["Fleet", "Replica", "simulate_fleet"]
+__all__ = ["Fleet", "Replica", "simulate_closed_loop", "simulate_fleet"]
 
 
 def simulate_fleet(
@@ -44,7 +48,7 @@ def simulate_fleet(
     router: Router,
     staleness_s: float = 0.0,
     *,
-    trace: Trace | None = None,
+    trace: Trace | SessionTrace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> FleetResult:
     """Replay a workload on several replicas, one for each scenario; the first one says what the workload is.
@@ -55,16 +59,47 @@ def simulate_fleet(
     """
     if not scenarios:
         raise ValueError("a fleet needs at least one replica")
+    traffic = traffic_of(scenarios[0], trace)
+    fleet, results, sessions = _serve(scenarios, traffic, router, staleness_s, on_progress)
+    routing = {"router": router_name(router), "router_staleness_s": staleness_s}
+    result = combine(results, [replica.load for replica in fleet.replicas], fleet.load, routing)
+    return result if sessions is None else with_sessions(result, sessions)
+
+
+def simulate_closed_loop(
+    scenario: Scenario,
+    trace: Trace | SessionTrace | None = None,
+    on_progress: Callable[[float, int], None] | None = None,
+) -> Result:
+    """Replay closed-loop traffic on a single server: a fleet of one, without its router's measures.
+
+    Arguments and errors are those of `simulator.engine.simulate`.
+    """
+    _, (result,), sessions = _serve([scenario], traffic_of(scenario, trace), RoundRobin(), 0.0, on_progress)
+    return result if sessions is None else with_sessions(result, sessions)
+
+
+def _serve(
+    scenarios: Sequence[Scenario],
+    traffic: Trace | ClosedLoop,
+    router: Router,
+    staleness_s: float,
+    on_progress: Callable[[float, int], None] | None,
+) -> tuple["Fleet", list[Result], Columns | None]:
+    """The fleet when all is over, each replica's result, and the table of the sessions if there were any."""
     alike: dict[Scenario, Deployment] = {}
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
     fleet = Fleet(env, deployments, router, staleness_s, on_progress)
-    env.process(_arrive(env, trace or workload_of(scenarios[0]), fleet))
+    runs = None
+    if isinstance(traffic, Trace):
+        env.process(_arrive(env, traffic, fleet))
+    else:
+        runs = SessionRuns(env, traffic, fleet.submit)
     env.run()
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
-    routing = {"router": router_name(router), "router_staleness_s": staleness_s}
-    return combine(results, [replica.load for replica in fleet.replicas], fleet.load, routing)
+    return fleet, results, runs.table() if runs is not None and scenarios[0].concurrency is None else None
 
 
 def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:
@@ -132,6 +167,7 @@ class Fleet:
         for arrival in arrivals:
             if self._replica_of.pop(arrival.serial, None) is not replica:
                 raise InvariantError(f"one-replica: request {arrival.row.request_id!r} ended where it was not")
+            arrival.on_left()
         self.load.change(-len(arrivals), self._env.now)
         if self._on_progress is not None:
             self._on_progress(self._env.now, self.num_arrived - self.load.num)

@@ -36,9 +36,10 @@ class RunProgress(_Shown):
 
     def __init__(self, scenario: Scenario, *, shown: bool, num_requests: int | None = None) -> None:
         """`num_requests`: end after so many, not with the trace."""
-        from simulator.engine import workload_of
+        from simulator.closed_loop_options import traffic_of
 
-        self.trace: Trace = workload_of(scenario)
+        traffic = traffic_of(scenario)
+        self.trace: Trace | SessionTrace = traffic if isinstance(traffic, Trace) else traffic.trace
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
