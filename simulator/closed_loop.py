@@ -140,7 +140,7 @@ class SessionRuns:
         for number, call in enumerate(calls):
             think_s = min(call.think_time_s, self._loop.max_think_s)
             yield self._make_call(row, call, free_s + think_s, (*place, number))
-            awaited = []
+            awaited: list[Event] = []
             for agent_number, agent in enumerate(call.subagents):
                 started = self._start_subagent(row, agent, (*place, number, agent_number))
                 (awaited if agent.is_awaited else beside).append(started)

@@ -50,7 +50,8 @@ def traffic_of(scenario: Scenario, trace: Trace | SessionTrace | None = None) ->
     _refuse(scenario, NOT_IN_THE_OPEN if scenario.concurrency is None else NOT_IN_FLIGHT)
     if isinstance(trace, SessionTrace):
         raise ScenarioError(
-            f"--trace: {trace.name} holds sessions, and nothing says how they come: --concurrent-sessions or --session-rate"
+            f"--trace: {trace.name} holds sessions without times of arrival: say how they come,"
+            " with --concurrent-sessions or --session-rate"
         )
     if scenario.concurrency is None:
         return trace or workload_of(scenario)

@@ -55,15 +55,15 @@ def simulate(
     `timeline`, FILE.json or FILE.json.gz, is written for the Perfetto viewer: every request and every step.
     `policy` groups the layers, instead of the one that the scenario names. The memory ledger is written down every
     `batches_per_sample` batches: the more often, the closer the wasted bytes, and the longer it takes.
-    A closed loop (`Scenario.is_closed_loop`) takes the scenario, `trace` and `on_progress` only.
+    A closed loop (`Scenario.is_closed_loop`) takes neither `timeline` nor `policy`, and samples the ledger as usual.
     Raises ValueError with one line for a person where the scenario or the trace is wrong.
     """
     if scenario.is_closed_loop or isinstance(trace, SessionTrace):
         from simulator.fleet import simulate_closed_loop  # a fleet of one, which imports this module
 
-        if timeline is not None or scenario.back_with is not None:
-            flag = "--back-with" if timeline is None else "--timeline"
-            raise ScenarioError(f"{flag}: follows requests that arrive at times of their own, so not in a closed loop")
+        stated = {"--timeline": timeline, "--back-with": scenario.back_with, "policy": policy}
+        if name := next((name for name, value in stated.items() if value is not None), None):
+            raise ScenarioError(f"{name}: goes with requests that arrive at times of their own, not with a closed loop")
         return simulate_closed_loop(scenario, trace, on_progress)
     deployment = deploy(scenario, policy)
     scheduler = deployment.new_scheduler()

@@ -20,8 +20,8 @@ __all__ = ["FleetOptions", "fleet_of"]
 MOST_REPLICAS = 1024
 SHARED = frozenset(
     {
-        "model", "trace", "request_rate", "input_len", "output_len", "num_requests", "rate_scale", "spread_ticks", "seed",
-        "concurrency", "concurrent_sessions", "session_rate", "num_sessions", "max_think_time_s",
+        "model", "trace", "request_rate", "input_len", "output_len", "num_requests", "rate_scale", "spread_ticks",
+        "seed", "concurrency", "concurrent_sessions", "session_rate", "num_sessions", "max_think_time_s",
     }
 )  # fmt: skip
 """Settings that are one for the whole fleet."""

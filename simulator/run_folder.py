@@ -1,4 +1,7 @@
-"""The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all."""
+"""The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all.
+
+Of a run with sessions there is sessions.parquet, too.
+"""
 
 import json
 import os
@@ -51,6 +54,9 @@ def _write_files(result: Result, folder: Path, *, with_report: bool) -> None:
     write_whole(folder / "summary.json", lambda path: path.write_text(summary))
     write_whole(folder / "requests.parquet", lambda path: write_parquet(result.tables["requests"], path))
     write_whole(folder / "steps.parquet", lambda path: write_parquet(result.tables["steps"], path))
+    sessions = dict(result.tables).get("sessions")
+    if sessions is not None:
+        write_whole(folder / "sessions.parquet", lambda path: write_parquet(sessions, path))
     if with_report:
         from simulator.report import write_report
 

@@ -8,7 +8,7 @@ described by `describe_sessions.describe_sessions`.
 """
 
 from workloads.describe import Histogram, LengthStats, TraceDescription, describe
-from workloads.describe_sessions import SessionsDescription, describe_sessions
+from workloads.describe_sessions import SessionsDescription, Spread, describe_sessions
 from workloads.readers import holds_sessions, read_sessions, read_trace
 from workloads.sessions import Call, Session, SessionTrace, SubAgent, first_sessions, one_call_each
 from workloads.synthetic import (
@@ -26,39 +26,40 @@ from workloads.trace import Trace, TraceError, TraceRequest
 from workloads.transform import merge, sample, scale_rate, slice_rows, slice_time, spread_ticks
 
 __all__ = [
-    "synthesize_sessions",
-    "session_starts_s",
-    "read_sessions",
-    "one_call_each",
-    "holds_sessions",
-    "first_sessions",
-    "describe_sessions",
-    "conversation_demo_sessions",
-    "SubAgent",
-    "SessionsDescription",
-    "SessionTrace",
-    "Session",
-    "Call",
     "Arrivals",
+    "Call",
     "Conversations",
     "Histogram",
     "LengthStats",
     "Lengths",
+    "Session",
+    "SessionTrace",
+    "SessionsDescription",
     "SharedPrefixes",
+    "Spread",
+    "SubAgent",
     "Trace",
     "TraceDescription",
     "TraceError",
     "TraceRequest",
     "Traffic",
     "conversation_demo",
+    "conversation_demo_sessions",
     "describe",
+    "describe_sessions",
     "find_tick_s",
+    "first_sessions",
+    "holds_sessions",
     "merge",
+    "one_call_each",
+    "read_sessions",
     "read_trace",
     "sample",
     "scale_rate",
+    "session_starts_s",
     "slice_rows",
     "slice_time",
     "spread_ticks",
     "synthesize",
+    "synthesize_sessions",
 ]

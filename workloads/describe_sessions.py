@@ -29,7 +29,8 @@ class Spread:
         numbers = np.asarray(values, dtype=np.float64)
         if not len(numbers):
             return cls(0.0, 0.0, 0.0, 0.0, 0.0)
-        return cls(float(numbers.mean()), *np.percentile(numbers, (50, 90, 99)).tolist(), float(numbers.max()))
+        p50, p90, p99 = (float(value) for value in np.percentile(numbers, (50, 90, 99)))
+        return cls(float(numbers.mean()), p50, p90, p99, float(numbers.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,4 +154,3 @@ def _described(trace: SessionTrace, block_size: int, found: _Found) -> SessionsD
         ideal_hit_tokens=hit_tokens if has_prefixes else None,
         ideal_hit_ratio=hit_tokens / prompt_tokens if has_prefixes else None,
     )
-

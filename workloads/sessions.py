@@ -87,20 +87,21 @@ class SessionTrace:
     name: str
     prefix_block_tokens: int | None  # tokens per prefix id; None: the sessions say nothing about prefixes
     rows: Callable[[], Iterator[Session]]
+    num_calls: int | None = None  # of all sessions, where it is known without reading
 
     def __iter__(self) -> Iterator[Session]:
         return self.rows()
 
     def count_calls(self) -> int:
-        """Calls of all sessions. Walks over them."""
-        return sum(session.num_calls for session in self)
+        """Calls of all sessions. Walks over them where it is not known."""
+        return sum(session.num_calls for session in self) if self.num_calls is None else self.num_calls
 
 
 def first_sessions(trace: SessionTrace, num_sessions: int) -> SessionTrace:
     """The first so many sessions. Raises `ValueError` where that is negative."""
     if num_sessions < 0:
         raise ValueError(f"num_sessions must be at least 0, got {num_sessions}")
-    return replace(trace, rows=partial(_first, trace, num_sessions))
+    return replace(trace, rows=partial(_first, trace, num_sessions), num_calls=None)
 
 
 def _first(trace: SessionTrace, num_sessions: int) -> Iterator[Session]:
@@ -109,7 +110,7 @@ def _first(trace: SessionTrace, num_sessions: int) -> Iterator[Session]:
 
 def one_call_each(trace: Trace) -> SessionTrace:
     """Every request of a trace as a session of its own: what keeps N of them open keeps N requests in flight."""
-    return SessionTrace(trace.name, trace.prefix_block_tokens, partial(_one_call_each, trace))
+    return SessionTrace(trace.name, trace.prefix_block_tokens, partial(_one_call_each, trace), trace.num_requests)
 
 
 def _one_call_each(trace: Trace) -> Iterator[Session]:

@@ -364,7 +364,7 @@ def _lognormal(rng: np.random.Generator, mean: float, cv: float, num: int) -> Fl
 
 
 def random_stream(seed: int, purpose: str) -> np.random.Generator:
-    # Keyed by name, not by place in a list: a new purpose moves no other one's draws.
+    """A stream of its own for each purpose, keyed by name: a new purpose moves no other one's draws."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)))
 
 

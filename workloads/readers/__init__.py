@@ -20,7 +20,15 @@ from workloads.readers._values import parsed_json, shown
 from workloads.sessions import Session, SessionTrace
 from workloads.trace import Trace, TraceError, TraceRequest
 
-__all__ = ["FORMATS", "SESSION_FORMATS", "SessionFormat", "TraceFormat", "holds_sessions", "read_sessions", "read_trace"]
+__all__ = [
+    "FORMATS",
+    "SESSION_FORMATS",
+    "SessionFormat",
+    "TraceFormat",
+    "holds_sessions",
+    "read_sessions",
+    "read_trace",
+]
 
 _NUM_FIRST_LINES = 5  # a spoilt first row is then a spoilt row, not an unknown format
 _MAX_FIELDS_SHOWN = 12
@@ -57,6 +65,10 @@ class SessionFormat(Protocol):
 
 FORMATS: tuple[TraceFormat, ...] = (mooncake, azure)
 SESSION_FORMATS: tuple[SessionFormat, ...] = (agents,)
+_FIELDS_OF = {
+    **{fmt.NAME: fmt.FIELDS for fmt in FORMATS},
+    **{fmt.NAME: fmt.FIELDS for fmt in SESSION_FORMATS},
+}
 
 
 def read_trace(path: str | Path, *, as_written: bool = False) -> Trace:
@@ -184,7 +196,7 @@ def _nearest_file(path: str) -> str:
 
 
 def _known_formats() -> str:
-    return "known formats: " + ", ".join(f"{fmt.NAME} ({', '.join(fmt.FIELDS)})" for fmt in (*FORMATS, *SESSION_FORMATS))
+    return "known formats: " + ", ".join(f"{name} ({', '.join(fields)})" for name, fields in _FIELDS_OF.items())
 
 
 def _why_unknown(line: str) -> str:
@@ -192,7 +204,7 @@ def _why_unknown(line: str) -> str:
     found = _fields_of(line)
     if not found:
         return f"no known format: the first line is neither a JSON object nor names of columns, {shown(line.strip())}"
-    known = {field for fmt in (*FORMATS, *SESSION_FORMATS) for field in fmt.FIELDS}
+    known = {field for fields in _FIELDS_OF.values() for field in fields}
     hints = []
     for field in (field for field in found if field not in known):
         near = difflib.get_close_matches(field, sorted(known - set(found)), n=1)

@@ -17,7 +17,6 @@ What the fields mean was read off the public file (710 sessions, 49,334 calls; d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -163,8 +162,8 @@ class _RowReader:
             raise self._error(where, f"must hold numbers from 0 to 2**40, got {min(numbers)} and {max(numbers)}")
         num_ids, num_blocks = sum(numbers[1::2]), prompt_tokens // _BLOCK_TOKENS
         if num_ids != num_blocks:
-            problem = f"must count {num_blocks:,} ids, one per {_BLOCK_TOKENS} whole tokens of {prompt_tokens:,}, got {num_ids:,}"
-            raise self._error(where, problem)
+            size = f"one per whole block of {_BLOCK_TOKENS} tokens, {num_blocks:,} for {prompt_tokens:,} in"
+            raise self._error(where, f"must count {size}, got {num_ids:,}")
         ranges = []
         for first, count in zip(numbers[::2], numbers[1::2], strict=True):
             start = self.first_id + first
