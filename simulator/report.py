@@ -11,6 +11,7 @@ from typing import Any, Literal
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
 from simulator.plots_fleet import fleet_figures
+from simulator.plots_sessions import session_figures
 from simulator.result import Result
 from simulator.summary_table import (
     format_bytes,
@@ -35,6 +36,7 @@ _FIGURE_TITLES = {
     "throughput": "Throughput",
     "pool_bytes": "Where the pool's bytes are",
     "replicas": "Load and hit rate of each replica",
+    "sessions": "Sessions",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -43,6 +45,7 @@ _FIGURE_CAPTIONS = {
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
     "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
+    "sessions": "The sessions that have no request in flight think; a band reaches from the least to the most.",
 }
 
 
@@ -114,7 +117,7 @@ def render_report(result: Result) -> str:
             "alt": _describe_figure(name, result.summary),
             "svg": Markup(inline_svg(name, svg)),
         }
-        for name, svg in {**fleet_figures(result), **figures(result)}.items()
+        for name, svg in {**fleet_figures(result), **session_figures(result), **figures(result)}.items()
     ]
     # Of a fleet, what each replica differs in is in the table of replicas.
     capacity = result.summary["replicas"][0]["capacity"] if "replicas" in result.summary else result.capacity
@@ -219,8 +222,16 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         f"{format_bytes(wasted['max'])} at most",
         "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
         f"{format_share(summary['prefix_cache_hit_rate'])} in all",
+        "sessions": _describe_sessions(summary.get("sessions")),
     }
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."
+
+
+def _describe_sessions(sessions: Mapping[str, Any] | None) -> str:
+    if sessions is None:
+        return "none"
+    at_once = sessions["at_once"]
+    return f"{format_number(at_once['mean'])} open on average, {format_number(at_once['max'])} at most"
 
 
 def inline_svg(name: str, svg: bytes) -> str:

@@ -57,9 +57,11 @@ def _at_once(sessions: Columns) -> dict[str, float | int | None]:
 
 
 def open_at_once(sessions: Columns) -> tuple[Floats, Floats]:
-    """(times in seconds, in order; how many sessions are open from each on)."""
+    """(different times in seconds, in order; how many sessions are open from each on)."""
     has_ended = ~np.isnan(sessions["end_s"])
     times_s = np.concatenate([sessions["start_s"], sessions["end_s"][has_ended]])
     changes = np.concatenate([np.ones(len(has_ended)), -np.ones(int(has_ended.sum()))])
-    order = np.lexsort((changes, times_s))  # at equal times who ends first
-    return times_s[order], changes[order].cumsum()
+    order = np.argsort(times_s, kind="stable")
+    times_s, num_open = times_s[order], changes[order].cumsum()
+    is_last = np.append(np.diff(times_s) > 0, True)[: len(times_s)]  # a place that is taken again at once stays taken
+    return times_s[is_last], num_open[is_last]
