@@ -27,7 +27,7 @@ from simpy.events import NORMAL, URGENT, Event, EventPriority
 from simulator.arrival import Arrival
 from simulator.replica import wait_until
 from simulator.table import Columns
-from workloads import Call, Session, SessionTrace, SubAgent, session_starts_s
+from workloads import Call, Session, SessionTrace, SubAgent
 
 __all__ = ["ClosedLoop", "SessionRuns"]
 
@@ -39,20 +39,15 @@ Process = Generator[Event, object, None]
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Sessions, and how they come: as many a second as stated, and never more than so many at once."""
+    """Sessions, and how they come."""
 
     sessions: SessionTrace
     most_at_once: int | None = None
-    """With no rate: always so many, as long as there are sessions; None: as they come."""
-    rate_per_s: float | None = None
-    """Poisson; None: each starts as soon as it may."""
-    seed: int = 0
+    """So many are open, or fewer."""
+    starts_s: Callable[[], Iterator[float]] = lambda: repeat(0.0)
+    """When each starts, in order and in seconds; later where there is no place. Without it, as soon as there is one."""
     max_think_s: float = inf
     """Longer think times are cut to it: the nights of a trace of days."""
-
-    def starts_s(self) -> Iterator[float]:
-        """When each session starts if it may, in seconds, without end."""
-        return repeat(0.0) if self.rate_per_s is None else session_starts_s(self.rate_per_s, self.seed)
 
 
 @dataclass(slots=True)
@@ -114,32 +109,40 @@ class SessionRuns:
     def _start_sessions(self) -> Process:
         """Give a place to one session after the other; those who come wait for theirs in order."""
         env, most = self._env, self._loop.most_at_once or inf
+        is_behind = False
         for number, (session, start_s) in enumerate(zip(self._loop.sessions, self._loop.starts_s(), strict=False)):
             if self._num_open >= most:
                 self._has_place = env.event()
                 yield self._has_place
+                is_behind = True
             self._num_open += 1
-            env.process(self._run_session(number, session, max(start_s, env.now)))
+            env.process(self._run_session(number, session, max(start_s, env.now) if is_behind else start_s, is_behind))
             if start_s > env.now:
                 yield wait_until(env, start_s)  # so that only one is held that has not started
+                is_behind = False
 
-    def _run_session(self, number: int, session: Session, start_s: float) -> Process:
+    def _run_session(self, number: int, session: Session, start_s: float, follows: bool) -> Process:
         row = _SessionRow(session.name, start_s)
         self._rows.append(row)
-        yield from self._run_agent(row, session.calls, start_s, (number,))
+        yield from self._run_agent(row, session.calls, start_s, (number,), follows)
         row.end_s = self._env.now
         self._num_open -= 1
         if self._has_place is not None:
             self._has_place.succeed()
             self._has_place = None
 
-    def _run_agent(self, row: _SessionRow, calls: tuple[Call, ...], start_s: float, place: tuple[int, ...]) -> Process:
-        """Make the calls of an agent one after the other. Ends when the last has, and every sub-agent."""
+    def _run_agent(
+        self, row: _SessionRow, calls: tuple[Call, ...], start_s: float, place: tuple[int, ...], follows: bool = True
+    ) -> Process:
+        """Make the calls of an agent one after the other. Ends when the last has, and every sub-agent.
+
+        `follows`: it starts when something else has ended, not at a time of its own.
+        """
         beside: list[Event] = []
         free_s = start_s
         for number, call in enumerate(calls):
             think_s = min(call.think_time_s, self._loop.max_think_s)
-            yield self._make_call(row, call, free_s + think_s, (*place, number))
+            yield self._make_call(row, call, free_s + think_s, (*place, number), follows or number > 0)
             awaited: list[Event] = []
             for agent_number, agent in enumerate(call.subagents):
                 started = self._start_subagent(row, agent, (*place, number, agent_number))
@@ -155,12 +158,12 @@ class SessionRuns:
         row.num_subagents += 1
         return self._env.process(self._run_agent(row, agent.calls, self._env.now, place))
 
-    def _make_call(self, row: _SessionRow, call: Call, at_s: float, place: tuple[int, ...]) -> Event:
+    def _make_call(self, row: _SessionRow, call: Call, at_s: float, place: tuple[int, ...], follows: bool) -> Event:
         """Note a call that is to be made at `at_s`; happens when it has ended."""
         has_ended = self._env.event()
         heappush(self._due, _Due(at_s, place, call, row, has_ended))
-        is_ahead = at_s > self._env.now
-        at_that_time = wait_until(self._env, at_s, URGENT if is_ahead else AFTER_ALL_ELSE)
+        follows_at_once = follows and at_s <= self._env.now
+        at_that_time = wait_until(self._env, at_s, AFTER_ALL_ELSE if follows_at_once else URGENT)
         at_that_time.callbacks.append(partial(self._submit_due, at_s))
         return has_ended
 

@@ -1,5 +1,7 @@
 """From a scenario to its traffic: a trace with times of arrival, or a closed loop of sessions or requests."""
 
+from dataclasses import replace
+from functools import partial
 from math import inf
 
 from simulator.closed_loop import ClosedLoop
@@ -12,6 +14,7 @@ from workloads import (
     first_sessions,
     one_call_each,
     read_sessions,
+    session_starts_s,
 )
 
 __all__ = ["traffic_of"]
@@ -74,13 +77,14 @@ def _sessions(scenario: Scenario, trace: Trace | SessionTrace | None) -> ClosedL
         sessions = trace or read_sessions(scenario.trace or "")
         if scenario.num_sessions is not None:
             sessions = first_sessions(sessions, scenario.num_sessions)
-    return ClosedLoop(
+    loop = ClosedLoop(
         sessions,
         most_at_once=scenario.concurrent_sessions,
-        rate_per_s=scenario.session_rate,
-        seed=scenario.seed,
         max_think_s=inf if scenario.max_think_time_s is None else scenario.max_think_time_s,
     )
+    if scenario.session_rate is None:
+        return loop
+    return replace(loop, starts_s=partial(session_starts_s, scenario.session_rate, scenario.seed))
 
 
 def _requests(scenario: Scenario) -> Trace:
