@@ -5,11 +5,11 @@ from math import lgamma, log
 
 import numpy as np
 
-from simulator import Scenario
+from simulator import Result, Scenario, simulate
 from simulator.fleet import simulate_fleet
 from simulator.fleet_result import FleetResult
 from simulator.router import OneQueue, Router
-from workloads import Trace, TraceRequest
+from workloads import Call, Session, SessionTrace, Trace, TraceRequest
 
 STEP_S = 1.0
 
@@ -98,3 +98,44 @@ def interval_95_s(waited_s: np.ndarray, num_batches: int = 20) -> tuple[float, f
     means = waited_s[: len(waited_s) // num_batches * num_batches].reshape(num_batches, -1).mean(axis=1)
     half = 2.093 * means.std(ddof=1) / num_batches**0.5
     return float(means.mean() - half), float(means.mean() + half)
+
+
+# A closed network: users who think, then queue before one server (the machine repair model).
+
+SERVICE_TOKENS = 50
+"""Of a call on average, a second each: geometric, so that it is nearly exponential."""
+
+
+def repair_shop(num_users: int, think_s: float, calls_per_session: int, seed: int = 0) -> Result:
+    """So many users make so many calls each, one call served at a time, and think exponential times between."""
+    rng = np.random.default_rng(seed)
+    size = num_users, calls_per_session
+    tokens, thoughts_s = rng.geometric(1 / SERVICE_TOKENS, size).tolist(), rng.exponential(think_s, size).tolist()
+    rows = [
+        Session(
+            str(user),
+            tuple(
+                Call(f"{user}/{number}", 1, num_tokens, thought_s)
+                for number, (num_tokens, thought_s) in enumerate(zip(*pairs, strict=True))
+            ),
+        )
+        for user, pairs in enumerate(zip(tokens, thoughts_s, strict=True))
+    ]
+    server = one_at_a_time().model_copy(
+        update={"max_model_len": 4096, "num_gpu_blocks_override": 300, "concurrent_sessions": num_users}
+    )
+    return simulate(server, SessionTrace("users", None, lambda: iter(rows)))
+
+
+def throughput_per_s(result: Result) -> float:
+    """Calls that ended a second, while all users were there."""
+    all_there_s = float(result.tables["sessions"]["end_s"].min())
+    return float((result.tables["requests"]["finish_s"] <= all_there_s).sum()) / all_there_s
+
+
+def machine_repair_per_s(num_users: int, think_s: float) -> float:
+    """Calls a second of M/M/1//N: the server idles with p0 = 1 / sum of N!/(N-k)! (S/Z)^k over k = 0 to N."""
+    terms = [1.0]
+    for there in range(num_users):
+        terms.append(terms[-1] * (num_users - there) * SERVICE_TOKENS / think_s)
+    return (1 - 1 / sum(terms)) / SERVICE_TOKENS

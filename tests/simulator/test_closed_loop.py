@@ -388,7 +388,7 @@ def check_agent(calls, start_s: float, arrivals_s: dict[str, float], ends_s: dic
 def test_public_agents_on_four_replicas(shared_data):
     """Each session's calls stay in order, and what it said before is found where it was said."""
     scenario = Scenario(
-        model="llama-4-scout", step_time_s=0.05, num_gpu_blocks_override=100_000, max_model_len=1_000_000,
+        model="llama-4-scout", step_time_s=0.05, num_gpu_blocks_override=25_000, block_size=64, max_model_len=1_000_000,
         trace=shared_data / "traces" / AGENTS, concurrent_sessions=4, num_sessions=6,
     )  # fmt: skip
     result = simulate_fleet([scenario] * 4, SessionAffinity())
