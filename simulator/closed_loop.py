@@ -48,6 +48,8 @@ class ClosedLoop:
     """When each starts, in order and in seconds; later where there is no place. Without it, as soon as there is one."""
     max_think_s: float = inf
     """Longer think times are cut to it: the nights of a trace of days."""
+    measures_sessions: bool = True
+    """False: a session is one request, and says no more than that."""
 
 
 @dataclass(slots=True)
@@ -80,10 +82,10 @@ class _SessionRow:
 
 
 class _Due(NamedTuple):
-    """A call and when it is to be made. They sort by time, then by `place`, which no two share."""
+    """A call and when it is to be made. They sort by time, then by `order`, which no two share."""
 
     at_s: float
-    place: tuple[int, ...]
+    order: tuple[int, ...]
     """The session's number, the call's; of a sub-agent: of the call that started it, its own, its call's."""
     call: Call
     row: _SessionRow
@@ -132,7 +134,7 @@ class SessionRuns:
             self._has_place = None
 
     def _run_agent(
-        self, row: _SessionRow, calls: tuple[Call, ...], start_s: float, place: tuple[int, ...], follows: bool = True
+        self, row: _SessionRow, calls: tuple[Call, ...], start_s: float, order: tuple[int, ...], follows: bool = True
     ) -> Process:
         """Make the calls of an agent one after the other. Ends when the last has, and every sub-agent.
 
@@ -142,10 +144,10 @@ class SessionRuns:
         free_s = start_s
         for number, call in enumerate(calls):
             think_s = min(call.think_time_s, self._loop.max_think_s)
-            yield self._make_call(row, call, free_s + think_s, (*place, number), follows or number > 0)
+            yield self._make_call(row, call, free_s + think_s, (*order, number), follows or number > 0)
             awaited: list[Event] = []
             for agent_number, agent in enumerate(call.subagents):
-                started = self._start_subagent(row, agent, (*place, number, agent_number))
+                started = self._start_subagent(row, agent, (*order, number, agent_number))
                 (awaited if agent.is_awaited else beside).append(started)
             if awaited:
                 yield self._env.all_of(awaited)
@@ -153,15 +155,15 @@ class SessionRuns:
         if beside:
             yield self._env.all_of(beside)
 
-    def _start_subagent(self, row: _SessionRow, agent: SubAgent, place: tuple[int, ...]) -> Event:
+    def _start_subagent(self, row: _SessionRow, agent: SubAgent, order: tuple[int, ...]) -> Event:
         """Happens when it has ended."""
         row.num_subagents += 1
-        return self._env.process(self._run_agent(row, agent.calls, self._env.now, place))
+        return self._env.process(self._run_agent(row, agent.calls, self._env.now, order))
 
-    def _make_call(self, row: _SessionRow, call: Call, at_s: float, place: tuple[int, ...], follows: bool) -> Event:
+    def _make_call(self, row: _SessionRow, call: Call, at_s: float, order: tuple[int, ...], follows: bool) -> Event:
         """Note a call that is to be made at `at_s`; happens when it has ended."""
         has_ended = self._env.event()
-        heappush(self._due, _Due(at_s, place, call, row, has_ended))
+        heappush(self._due, _Due(at_s, order, call, row, has_ended))
         follows_at_once = follows and at_s <= self._env.now
         at_that_time = wait_until(self._env, at_s, AFTER_ALL_ELSE if follows_at_once else URGENT)
         at_that_time.callbacks.append(partial(self._submit_due, at_s))
@@ -180,8 +182,10 @@ class SessionRuns:
         due.row.call_ends(self._env.now)
         due.has_ended.succeed()
 
-    def table(self) -> Columns:
-        """A row per session, in the order in which they came: see `simulator.result.Result.sessions`."""
+    def table(self) -> Columns | None:
+        """A row per session, in the order in which they came (`simulator.result.Result.sessions`), if they count."""
+        if not self._loop.measures_sessions:
+            return None
         rows = self._rows
         return {
             "session": np.array([row.name for row in rows], dtype=object),

@@ -58,7 +58,9 @@ def traffic_of(scenario: Scenario, trace: Trace | SessionTrace | None = None) ->
         )
     if scenario.concurrency is None:
         return trace or workload_of(scenario)
-    return ClosedLoop(one_call_each(trace or _requests(scenario)), most_at_once=scenario.concurrency)
+    return ClosedLoop(
+        one_call_each(trace or _requests(scenario)), most_at_once=scenario.concurrency, measures_sessions=False
+    )
 
 
 def _refuse(scenario: Scenario, reasons: dict[str, str]) -> None:

@@ -86,7 +86,7 @@ def _serve(
     staleness_s: float,
     on_progress: Callable[[float, int], None] | None,
 ) -> tuple["Fleet", list[Result], Columns | None]:
-    """The fleet when all is over, each replica's result, and the table of the sessions if there were any."""
+    """The fleet when all is over, each replica's result, and the table of the sessions if they are measured."""
     alike: dict[Scenario, Deployment] = {}
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
@@ -99,7 +99,7 @@ def _serve(
     env.run()
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
-    return fleet, results, runs.table() if runs is not None and scenarios[0].concurrency is None else None
+    return fleet, results, None if runs is None else runs.table()
 
 
 def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:

@@ -1,23 +1,17 @@
 """Closed loops: a call comes when the one before has ended and its user has thought, whatever the server."""
 
 import itertools
-from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import simpy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from simulator import Scenario, ScenarioError, simulate
-from simulator.arrival import Arrival
+from simulator import Scenario, simulate
 from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.fleet import Fleet, simulate_fleet
-from simulator.fleet_checks import check_fleet
-from simulator.router import LeastLoaded, OneQueue, PrefixAware, RoundRobin, SessionAffinity
+from simulator.router import LeastLoaded, PrefixAware, RoundRobin, SessionAffinity
 from simulator.session_measures import open_at_once
-from tests.simulator.test_fleet import Checked, deployed
+from tests.simulator.test_fleet import deployed
 from workloads import (
     Call,
     Session,
@@ -31,7 +25,6 @@ from workloads import (
     read_sessions,
     session_starts_s,
 )
-from workloads.sessions import walk_calls
 
 SMALL = Scenario(
     model="llama-3.1-8b", step_time_s=1.0, num_gpu_blocks_override=40, max_model_len=256, max_num_seqs=4,
@@ -297,91 +290,6 @@ def test_conversations_hit_what_was_said_before():
     assert said - 16 * len(follows) <= follows["cached_tokens"].sum() <= said
 
 
-# What always holds
-
-ROUTERS = (RoundRobin, LeastLoaded, SessionAffinity, PrefixAware, OneQueue)
-leaves = st.builds(
-    lambda prompt, output, think, shared: Call(
-        "?", prompt, output, float(think), (range(shared),) if shared else ()
-    ),
-    st.integers(1, 230), st.integers(1, 40), st.integers(0, 20), st.integers(0, 5),
-)  # fmt: skip
-
-
-def with_subagents(calls):
-    agents = st.builds(SubAgent, st.lists(calls, min_size=1, max_size=3).map(tuple), st.booleans())
-    return st.builds(
-        lambda leaf, subagents: replace(leaf, subagents=tuple(subagents)), leaves, st.lists(agents, max_size=2)
-    )
-
-
-forests = st.lists(st.lists(with_subagents(with_subagents(leaves)), min_size=1, max_size=4), min_size=1, max_size=5)
-
-
-def named(calls, prefix: str) -> tuple[Call, ...]:
-    """The same calls, each with an id of its own."""
-    return tuple(
-        replace(
-            each,
-            request_id=f"{prefix}{number}",
-            subagents=tuple(
-                replace(agent, calls=named(agent.calls, f"{prefix}{number}.{index}/"))
-                for index, agent in enumerate(each.subagents)
-            ),
-        )
-        for number, each in enumerate(calls)
-    )
-
-
-@pytest.mark.parametrize("kind", ROUTERS)
-@settings(max_examples=25, deadline=None)
-@given(
-    drawn=forests,
-    sizes=st.lists(st.sampled_from([18, 40]), min_size=1, max_size=3),
-    async_scheduling=st.booleans(),
-    most=st.sampled_from([None, 1, 2]),
-)
-def test_every_call_ends_once_and_comes_when_it_should(kind, drawn, sizes, async_scheduling, most):
-    """Sub-agents of sub-agents, calls that are too long, pools that preempt, any router."""
-    forest = sessions(*(named(calls, f"{number}/") for number, calls in enumerate(drawn)))
-    env, router = simpy.Environment(), Checked(kind())
-    fleet = Fleet(env, [deployed(size, async_scheduling) for size in sizes], router)
-    router.fleet = fleet
-    ends_s: dict[str, float] = {}
-
-    def submit(arrival: Arrival) -> None:
-        """Notes when the call leaves the fleet, whatever became of it."""
-        on_left, name = arrival.on_left, arrival.row.request_id
-        arrival.on_left = lambda: (ends_s.update({name: env.now}), on_left())
-        fleet.submit(arrival)
-
-    runs = SessionRuns(env, ClosedLoop(forest, most), submit)
-    env.run()
-    results = [replica.result() for replica in fleet.replicas]
-    check_fleet(fleet, results)
-    arrivals_s = {name: at_s for result in results for name, at_s in times(result, "arrival_s").items()}
-    wanted = Counter(each.request_id for session in forest for each in walk_calls(session.calls))
-    assert Counter(name for result in results for name in result.tables["requests"]["request_id"]) == wanted
-    table = runs.table()
-    for session, start_s, end_s in zip(forest, table["start_s"], table["end_s"], strict=True):
-        assert end_s == check_agent(session.calls, start_s, arrivals_s, ends_s)
-    _, num_open = open_at_once(table)
-    assert num_open.max(initial=0) <= (most or len(drawn))
-
-
-def check_agent(calls, start_s: float, arrivals_s: dict[str, float], ends_s: dict[str, float]) -> float:
-    """When the agent ended, with all its sub-agents; every call must have come when it was due."""
-    free_s = last_s = start_s
-    for each in calls:
-        assert arrivals_s[each.request_id] == free_s + each.think_time_s
-        free_s = ended_s = ends_s[each.request_id]
-        for agent in each.subagents:
-            agent_s = check_agent(agent.calls, ended_s, arrivals_s, ends_s)
-            last_s = max(last_s, agent_s)
-            free_s = max(free_s, agent_s) if agent.is_awaited else free_s
-    return max(last_s, free_s)
-
-
 # Real sessions, and those that cannot be read
 
 
@@ -405,48 +313,3 @@ def test_a_row_that_cannot_be_read_ends_the_run(tmp_path):
     )
     with pytest.raises(TraceError, match="row 2: is not valid JSON"):
         simulate(SMALL.model_copy(update={"trace": path, "concurrent_sessions": 1}))
-
-
-# What goes together
-
-
-def test_sessions_need_somebody_to_say_how_they_come():
-    with pytest.raises(ScenarioError, match=r"^--trace: test holds sessions without times of arrival: say how"):
-        simulate(SMALL.model_copy(update={"concurrent_sessions": None}), sessions())
-
-
-def test_a_trace_of_requests_has_no_sessions():
-    with pytest.raises(ScenarioError, match="conversation-demo holds single requests, not sessions: say --concurrency"):
-        simulate(SMALL, conversation_demo())
-
-
-@pytest.mark.parametrize(
-    ("stated", "problem"),
-    [
-        ({"concurrent_sessions": 1, "concurrency": 1}, "--concurrency: keeps single requests in flight"),
-        ({"session_rate": 1.0, "request_rate": 1.0}, "--request-rate: makes single requests up"),
-        ({"session_rate": 1.0, "num_requests": 5}, "--num-requests: would cut a session in the middle: say --num-sess"),
-        ({"session_rate": 1.0, "rate_scale": 2.0}, "--rate-scale: changes times of arrival, and in a closed loop"),
-        ({"session_rate": 1.0, "input_len": 2}, "--input-len: goes with single requests only, not with sessions"),
-        ({"concurrency": 1, "request_rate": 1.0}, "--request-rate: says when requests arrive, --concurrency that"),
-        ({"concurrency": 1, "spread_ticks": True}, "--spread-ticks: changes times of arrival"),
-        ({"concurrency": 1, "num_sessions": 2}, "--num-sessions: goes with sessions only"),
-        ({"concurrency": 1, "input_len": 2}, "--concurrency: makes requests up from --input-len and --output-len"),
-        ({"num_sessions": 2}, "--num-sessions: goes with sessions only"),
-        ({"max_think_time_s": 2.0}, "--max-think-time-s: goes with sessions only"),
-        ({"concurrency": 1, "back_with": "cpu"}, "--back-with: goes with requests that arrive at times of their own"),
-        ({"concurrency": 0}, "--concurrency: must be greater than or equal to 1, got 0"),
-    ],
-)
-def test_what_does_not_go_together_is_said(stated, problem):
-    with pytest.raises(ScenarioError) as refused:
-        simulate_any(Scenario(model="gemma-3-1b", gpu="l4", **stated))
-    assert str(refused.value).startswith(problem)
-
-
-def simulate_any(scenario: Scenario):
-    """As the command line does: its progress knows the traffic first."""
-    from simulator.progress import RunProgress
-
-    progress = RunProgress(scenario, shown=False)
-    return simulate(scenario, progress.trace)
