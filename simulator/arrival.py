@@ -1,5 +1,7 @@
 """A request on its way to a replica: only there it becomes a `Request`, for its keys depend on the replica's blocks."""
 
+from collections.abc import Callable
+
 from kvcache.hashing import PrefixKeys
 from kvcache.manager import KVCacheManager
 from simulator.request import Request
@@ -11,17 +13,26 @@ __all__ = ["Arrival"]
 class Arrival:
     """A row of a trace that has arrived; `serial` is its number, from 0.
 
+    `on_left` is called when it leaves for good, whatever became of it: who waits for that goes on.
+
     Its keys are worked out once for all replicas that number them alike: those whom a router asks, and the one
     that it chooses.
     """
 
-    __slots__ = ("_id_tokens", "_keys", "num_retries", "row", "serial")
+    __slots__ = ("_id_tokens", "_keys", "num_retries", "on_left", "row", "serial")
 
-    def __init__(self, row: TraceRequest, prefix_block_tokens: int | None, serial: int) -> None:
+    def __init__(
+        self,
+        row: TraceRequest,
+        prefix_block_tokens: int | None,
+        serial: int,
+        on_left: Callable[[], None] = lambda: None,
+    ) -> None:
         self.row = row
         self.serial = serial
         self.num_retries = 0
         """How often it was sent elsewhere because the replica where it was had failed."""
+        self.on_left = on_left
         self._id_tokens = prefix_block_tokens or 1
         self._keys: dict[tuple[int, int], PrefixKeys] = {}
 

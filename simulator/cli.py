@@ -53,6 +53,11 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     rate_scale: options.RateScale = 1.0,
     spread_ticks: options.SpreadTicks = False,
     seed: options.Seed = 0,
+    concurrency: options.Concurrency = None,
+    concurrent_sessions: options.ConcurrentSessions = None,
+    session_rate: options.SessionRate = None,
+    num_sessions: options.NumSessions = None,
+    max_think_time_s: options.MaxThinkTime = None,
     step_time_s: options.StepTime = None,
     dtype: options.Dtype = "auto",
     max_model_len: options.MaxModelLen = None,
@@ -97,6 +102,7 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
 
     Examples: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
     kvplan simulate llama-3.1-8b --gpu h100-80gb --replicas 4 --router prefix-aware
+    kvplan simulate llama-3.1-8b --gpu h100-80gb --concurrent-sessions 64
     """
     settings = dict(locals())
     for name in ("replicas", "replica", "router", "router_staleness_s", "outage", "random_outages", "on_failure"):

@@ -23,7 +23,11 @@ def _option(panel: str, help_text: str, *names: str) -> typer.models.OptionInfo:
 
 
 Trace = Annotated[
-    Path | None, _option(TRAFFIC, "Trace to replay (Mooncake JSONL, Azure CSV). Without it: a synthetic conversation.")
+    Path | None,
+    _option(
+        TRAFFIC,
+        "Trace to replay (Mooncake JSONL, Azure CSV; coding-agent sessions). Without it: synthetic conversations.",
+    ),
 ]
 WasteTrace = Annotated[
     Path | None,
@@ -38,6 +42,16 @@ NumRequests = Annotated[int | None, _option(TRAFFIC, "Replay only the first so m
 RateScale = Annotated[float, _option(TRAFFIC, "Let requests arrive so many times as fast.")]
 SpreadTicks = Annotated[bool, _option(TRAFFIC, "Spread arrivals with equal stamps over the trace's clock tick.")]
 Seed = Annotated[int, _option(TRAFFIC, "Seed of everything random.")]
+Concurrency = Annotated[
+    int | None,
+    _option(TRAFFIC, "Keep so many requests in flight, as serving benchmarks do: the next arrives when one has ended."),
+]
+ConcurrentSessions = Annotated[
+    int | None, _option(TRAFFIC, "Keep so many sessions open, whose calls wait for one another; at most, with a rate.")
+]
+SessionRate = Annotated[float | None, _option(TRAFFIC, "Let so many sessions start a second, as a Poisson process.")]
+NumSessions = Annotated[int | None, _option(TRAFFIC, "Replay only the first so many sessions.")]
+MaxThinkTime = Annotated[float | None, _option(TRAFFIC, "Cut longer think times of sessions to so many seconds.")]
 
 Gpu = Annotated[str | None, _option(MEMORY, "Accelerator of each rank: h100-80gb, a100-80gb, h200, b200, l4, ...")]
 StepTime = Annotated[float | None, _option(MEMORY, "Let every step take so many seconds, whatever the GPU.")]

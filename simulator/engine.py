@@ -23,6 +23,7 @@ from simulator.timeline import Timeline, writing
 from workloads import (
     Arrivals,
     Lengths,
+    SessionTrace,
     Trace,
     TraceRequest,
     Traffic,
@@ -42,7 +43,7 @@ DEFAULT_NUM_REQUESTS = 1000
 
 def simulate(
     scenario: Scenario,
-    trace: Trace | None = None,
+    trace: Trace | SessionTrace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
     timeline: Path | None = None,
     policy: GroupingPolicy | None = None,
@@ -54,8 +55,16 @@ def simulate(
     `timeline`, FILE.json or FILE.json.gz, is written for the Perfetto viewer: every request and every step.
     `policy` groups the layers, instead of the one that the scenario names. The memory ledger is written down every
     `batches_per_sample` batches: the more often, the closer the wasted bytes, and the longer it takes.
+    A closed loop (`Scenario.is_closed_loop`) takes neither `timeline` nor `policy`, and samples the ledger as usual.
     Raises ValueError with one line for a person where the scenario or the trace is wrong.
     """
+    if scenario.is_closed_loop or isinstance(trace, SessionTrace):
+        from simulator.fleet import simulate_closed_loop  # a fleet of one, which imports this module
+
+        stated = {"--timeline": timeline, "--back-with": scenario.back_with, "policy": policy}
+        if name := next((name for name, value in stated.items() if value is not None), None):
+            raise ScenarioError(f"{name}: goes with requests that arrive at times of their own, not with a closed loop")
+        return simulate_closed_loop(scenario, trace, on_progress)
     deployment = deploy(scenario, policy)
     scheduler = deployment.new_scheduler()
     recorder = Recorder(scheduler, on_progress, batches_per_sample)

@@ -117,6 +117,10 @@ def scenario_of_run(folder: Path, trace: Path | None = None) -> Scenario:
     Raises ScenarioError where the folder holds no whole run, or the trace is not there.
     """
     scenario = _scenario(folder)
+    if scenario.is_closed_loop:
+        raise ScenarioError(
+            f"{folder} is a run in a closed loop: kvplan explains requests with arrivals of their own only"
+        )
     if trace is not None:
         scenario = scenario.model_copy(update={"trace": trace})
     if scenario.trace is not None and not scenario.trace.exists():

@@ -19,8 +19,9 @@ from simpy.events import Event
 
 from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
+from simulator.closed_loop import ClosedLoop, SessionRuns
+from simulator.closed_loop_options import traffic_of
 from simulator.deployment import Deployment, deploy
-from simulator.engine import workload_of
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_replica import Replica
 from simulator.fleet_result import FleetResult, combine
@@ -29,11 +30,14 @@ from simulator.load import Load
 from simulator.operations import QUIET, Operations, operate
 from simulator.replica import wait_until
 from simulator.request import Request
-from simulator.router import Router, router_name
+from simulator.result import Result
+from simulator.router import RoundRobin, Router, router_name
 from simulator.scenario import Scenario
-from workloads import Trace
+from simulator.session_measures import with_sessions
+from simulator.table import Columns
+from workloads import SessionTrace, Trace
 
-__all__ = ["Fleet", "Replica", "simulate_fleet"]
+__all__ = ["Fleet", "Replica", "simulate_closed_loop", "simulate_fleet"]
 
 REPLICA_FAILED = "the replica where it was failed"
 """Why a request is lost that is not tried again."""
@@ -45,7 +49,7 @@ def simulate_fleet(
     staleness_s: float = 0.0,
     *,
     operations: Operations = QUIET,
-    trace: Trace | None = None,
+    trace: Trace | SessionTrace | None = None,
     on_progress: Callable[[float, int], None] | None = None,
 ) -> FleetResult:
     """Replay a workload on several replicas, one for each scenario; the first one says what the workload is.
@@ -57,19 +61,51 @@ def simulate_fleet(
     """
     if not scenarios:
         raise ValueError("a fleet needs at least one replica")
+    traffic = traffic_of(scenarios[0], trace)
+    fleet, results, sessions = _serve(scenarios, traffic, router, staleness_s, operations, on_progress)
+    stated = {"num_replicas": len(scenarios), "router": router_name(router), "router_staleness_s": staleness_s}
+    result = combine(fleet, results, stated)
+    return result if sessions is None else with_sessions(result, sessions)
+
+
+def simulate_closed_loop(
+    scenario: Scenario,
+    trace: Trace | SessionTrace | None = None,
+    on_progress: Callable[[float, int], None] | None = None,
+) -> Result:
+    """Replay closed-loop traffic on a single server: a fleet of one, without its router's measures.
+
+    Arguments and errors are those of `simulator.engine.simulate`.
+    """
+    _, (result,), sessions = _serve([scenario], traffic_of(scenario, trace), RoundRobin(), 0.0, QUIET, on_progress)
+    return result if sessions is None else with_sessions(result, sessions)
+
+
+def _serve(
+    scenarios: Sequence[Scenario],
+    traffic: Trace | ClosedLoop,
+    router: Router,
+    staleness_s: float,
+    operations: Operations,
+    on_progress: Callable[[float, int], None] | None,
+) -> tuple["Fleet", list[Result], Columns | None]:
+    """The fleet when all is over, each replica's result, and the table of the sessions if they are measured."""
     alike: dict[Scenario, Deployment] = {}
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
     fleet = Fleet(env, deployments, router, staleness_s, on_progress, operations)
-    env.process(_arrive(env, trace or workload_of(scenarios[0]), fleet))
+    runs = None
+    if isinstance(traffic, Trace):
+        env.process(_arrive(env, traffic, fleet))
+    else:
+        runs = SessionRuns(env, traffic, fleet.submit, fleet.close)
     operate(env, fleet)
     env.run()
     while fleet.give_up():
         env.run()
     results = [replica.result(may_lose=operations != QUIET) for replica in fleet.replicas]
     check_fleet(fleet, results)
-    stated = {"num_replicas": len(scenarios), "router": router_name(router), "router_staleness_s": staleness_s}
-    return combine(fleet, results, stated)
+    return fleet, results, None if runs is None else runs.table()
 
 
 def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:
@@ -182,6 +218,8 @@ class Fleet:
 
     def _end(self, arrivals: Collection[Arrival], now_s: float | None = None) -> None:
         """These requests leave for good, now or then: finished, rejected or lost. There is no other way out."""
+        for arrival in arrivals:
+            arrival.on_left()
         self.load.change(-len(arrivals), self._env.now if now_s is None else now_s)
         if self._on_progress is not None:
             self._on_progress(self._env.now, self.num_arrived - self.load.num)

@@ -19,8 +19,11 @@ from simulator.scenario import Scenario, ScenarioError
 __all__ = ["FleetOptions", "fleet_of"]
 
 SHARED = frozenset(
-    {"model", "trace", "request_rate", "input_len", "output_len", "num_requests", "rate_scale", "spread_ticks", "seed"}
-)
+    {
+        "model", "trace", "request_rate", "input_len", "output_len", "num_requests", "rate_scale", "spread_ticks",
+        "seed", "concurrency", "concurrent_sessions", "session_rate", "num_sessions", "max_think_time_s",
+    }
+)  # fmt: skip
 """Settings that are one for the whole fleet."""
 EXAMPLE = "gpu=h200,tensor_parallel_size=2,count=2"
 

@@ -3,13 +3,16 @@
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from simulator.scenario import Scenario
 from workloads import Trace
+
+if TYPE_CHECKING:
+    from simulator.closed_loop import ClosedLoop
 
 __all__ = ["RunProgress", "StudyProgress"]
 
@@ -36,9 +39,11 @@ class RunProgress(_Shown):
 
     def __init__(self, scenario: Scenario, *, shown: bool, num_requests: int | None = None) -> None:
         """`num_requests`: end after so many, not with the trace."""
-        from simulator.engine import workload_of
+        from simulator.closed_loop_options import traffic_of
 
-        self.trace: Trace = workload_of(scenario)
+        traffic = traffic_of(scenario)
+        self.trace: Trace | None = traffic if isinstance(traffic, Trace) else None
+        """None in a closed loop."""
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -51,8 +56,10 @@ class RunProgress(_Shown):
             transient=True,
             disable=not (shown and console.is_terminal),
         )
-        total = num_requests or scenario.num_requests or self.trace.num_requests or _num_lines(scenario.trace)
-        self._task = self._progress.add_task(f"Replaying {self.trace.name}", total=total, simulated="0 s", speed=0.0)
+        is_shown = not self._progress.disable
+        total = num_requests or scenario.num_requests or (_num_requests(scenario, traffic) if is_shown else None)
+        name = traffic.name if isinstance(traffic, Trace) else traffic.sessions.name
+        self._task = self._progress.add_task(f"Replaying {name}", total=total, simulated="0 s", speed=0.0)
         self._started = self._last = time.monotonic()
 
     def update(self, now_s: float, num_ended: int) -> None:
@@ -85,6 +92,15 @@ class StudyProgress(_Shown):
     def update(self, num_ended: int, num_runs: int) -> None:
         """So many requests have ended, over all runs."""
         self._progress.update(self._task, completed=num_ended, total=num_runs * self._num_requests)
+
+
+def _num_requests(scenario: Scenario, traffic: "Trace | ClosedLoop") -> int | None:
+    """How many there will be, if that can be told at little cost: sessions are read for it, they are few."""
+    if isinstance(traffic, Trace):
+        return traffic.num_requests or _num_lines(scenario.trace)
+    if scenario.has_sessions:
+        return traffic.sessions.count_calls()
+    return traffic.sessions.num_calls or _num_lines(scenario.trace)
 
 
 def _num_lines(file: Path | None) -> int | None:

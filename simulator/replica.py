@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Protocol
 
 import simpy
-from simpy.events import URGENT, Event
+from simpy.events import URGENT, Event, EventPriority
 
 from simulator.batch import Batch
 from simulator.latency import StepTimes
@@ -192,9 +192,9 @@ def serve(
     return run_replica(env, scheduler, step_times, inbox, observer)
 
 
-def wait_until(env: simpy.Environment, time_s: float) -> Event:
-    """An event at `time_s` that comes before all steps that end at the same time."""
+def wait_until(env: simpy.Environment, time_s: float, priority: EventPriority = URGENT) -> Event:
+    """An event at `time_s`; without another `priority` it comes before all steps that end at the same time."""
     event = Event(env)
     event._ok, event._value = True, None  # noqa: SLF001  as simpy's own Timeout is made
-    env.schedule(event, priority=URGENT, delay=max(0.0, time_s - env.now))
+    env.schedule(event, priority=priority, delay=max(0.0, time_s - env.now))
     return event

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
 from simulator.plots_fleet import fleet_figures
+from simulator.plots_sessions import session_figures
 from simulator.result import Result
 from simulator.summary_table import (
     format_bytes,
@@ -36,6 +37,7 @@ _FIGURE_TITLES = {
     "pool_bytes": "Where the pool's bytes are",
     "replicas": "Load and hit rate of each replica",
     "states": "Replicas that were up, and what each was when",
+    "sessions": "Sessions",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -45,6 +47,7 @@ _FIGURE_CAPTIONS = {
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
     "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
     "states": "Who boots or drains is paid for, but takes no requests; who is off is not wanted.",
+    "sessions": "The sessions that have no request in flight think; a band reaches from the least to the most.",
 }
 
 
@@ -117,7 +120,7 @@ def render_report(result: Result) -> str:
             "alt": _describe_figure(name, result.summary),
             "svg": Markup(inline_svg(name, svg)),
         }
-        for name, svg in {**fleet_figures(result), **figures(result)}.items()
+        for name, svg in {**fleet_figures(result), **session_figures(result), **figures(result)}.items()
     ]
     # Of a fleet, what each replica differs in is in the table of replicas.
     capacity = result.summary["replicas"][0]["capacity"] if "replicas" in result.summary else result.capacity
@@ -223,6 +226,7 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         "states": f"replicas up {_up_on_average(summary)}",
         "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
         f"{format_share(summary['prefix_cache_hit_rate'])} in all",
+        "sessions": _describe_sessions(summary.get("sessions")),
     }
     return f"{_FIGURE_TITLES[name]}: {shown[name]}."
 
@@ -230,6 +234,13 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
 def _up_on_average(summary: Mapping[str, Any]) -> str:
     up = summary["operations"]["replicas_up"] if "operations" in summary else {"mean": None, "max": None}
     return f"{format_number(up['mean'])} on average, {format_number(up['max'])} at most"
+
+
+def _describe_sessions(sessions: Mapping[str, Any] | None) -> str:
+    if sessions is None:
+        return "none"
+    at_once = sessions["at_once"]
+    return f"{format_number(at_once['mean'])} open on average, {format_number(at_once['max'])} at most"
 
 
 def inline_svg(name: str, svg: bytes) -> str:

@@ -82,11 +82,12 @@ class Request:
         """Tokens beyond it whose keys and values came from elsewhere."""
         self.num_preemptions = 0
 
+    def __hash__(self) -> int:
+        """One request equals itself alone. A compiled class that compares has no hash unless it says so."""
+        return id(self)
+
     def __lt__(self, other: "Request") -> bool:
         return self.rank < other.rank
-
-    def __hash__(self) -> int:
-        return id(self)  # compiled, who can be compared has no other
 
     @property
     def rank(self) -> tuple[int, float, str]:

@@ -27,7 +27,7 @@ class Result:
     groups: each with kind, layers, padding_layers, block_size (tokens) and page_bytes.
     """
     tables: Mapping[str, Columns]
-    """requests, steps and token_gaps, by column: see the properties of these names."""
+    """requests, steps and token_gaps, by column: see the properties of these names; and sessions, if there were any."""
     summary: dict[str, Any]
     """What `metrics.summarize` made of the tables."""
     measured_memory: dict[str, Any] | None = None
@@ -62,6 +62,15 @@ class Result:
         All other gaps follow from the steps: each step gives num_decodes gaps of its own duration.
         """
         return frame_of(self.tables["token_gaps"])
+
+    @cached_property
+    def sessions(self) -> "pd.DataFrame":
+        """A row per session of a closed loop, in the order in which they came. Raises KeyError where there were none.
+
+        session, start_s (before its first think time), end_s (NaN if it did not end), num_calls and num_subagents
+        (those of sub-agents included), model_s (time with a call in flight, its own or a sub-agent's).
+        """
+        return frame_of(self.tables["sessions"])
 
     def to_json(self) -> dict[str, Any]:
         """The run without its tables: scenario, capacity and everything measured.

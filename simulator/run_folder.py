@@ -1,6 +1,7 @@
 """The run folder: summary.json, requests.parquet, steps.parquet and report.html, each written whole or not at all.
 
 A fleet whose replicas come and go has a states.parquet besides.
+Of a run with sessions there is sessions.parquet, too.
 """
 
 import json
@@ -56,6 +57,9 @@ def _write_files(result: Result, folder: Path, *, with_report: bool) -> None:
     write_whole(folder / "steps.parquet", lambda path: write_parquet(result.tables["steps"], path))
     if "states" in result.tables:
         write_whole(folder / "states.parquet", lambda path: write_parquet(result.tables["states"], path))
+    sessions = dict(result.tables).get("sessions")
+    if sessions is not None:
+        write_whole(folder / "sessions.parquet", lambda path: write_parquet(sessions, path))
     if with_report:
         from simulator.report import write_report
 

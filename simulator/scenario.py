@@ -111,6 +111,16 @@ class Scenario(BaseModel):
     spread_ticks: bool = False
     """Arrivals with equal stamps are spread over the tick of the trace's clock."""
     seed: Annotated[int, Field(ge=0)] = 0
+    concurrency: Count | None = None
+    """Closed loop: so many requests are in flight, whenever they would have arrived."""
+    concurrent_sessions: Count | None = None
+    """Closed loop: at most so many sessions are open, each of which waits for its calls."""
+    session_rate: Annotated[float, Field(gt=0)] | None = None
+    """Sessions start so many times a second, as a Poisson process; None: one starts when another has ended."""
+    num_sessions: Count | None = None
+    """Only the first so many sessions."""
+    max_think_time_s: Annotated[float, Field(ge=0)] | None = None
+    """Longer think times are cut to it."""
 
     # The engine, as a server's command line has it.
     tensor_parallel_size: Count = 1
@@ -178,6 +188,16 @@ class Scenario(BaseModel):
         """Whether a request is admitted only if its whole prompt fits."""
         stated = self.scheduler_reserve_full_isl
         return self.semantics == "vllm" if stated is None else stated
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the traffic is sessions, whose calls wait for one another."""
+        return self.concurrent_sessions is not None or self.session_rate is not None
+
+    @property
+    def is_closed_loop(self) -> bool:
+        """Whether requests arrive when others have ended, and not at times of their own."""
+        return self.has_sessions or self.concurrency is not None
 
     @property
     def num_speculative_tokens(self) -> int:

@@ -51,6 +51,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Evicted blocks", f"{summary['evictions']:,}"),
         ("Steps", f"{summary['steps']:,}"),
         *_operation_lines(summary.get("operations")),
+        *_session_lines(summary.get("sessions")),
         *((f"Replica {row.pop('Replica')}", ", ".join(map(" ".join, row.items()))) for row in replica_rows(summary)),
     ]
 
@@ -160,6 +161,19 @@ def _operation_lines(operations: Mapping[str, Any] | None) -> list[tuple[str, st
         lines.append(("Failures of replicas", f"{operations['failures']:,}"))
         lines.append(("Lost with them", f"{tokens:,} output tokens; {retries:,} times a request was tried again"))
     return lines
+
+
+def _session_lines(sessions: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Of a run with sessions."""
+    if sessions is None:
+        return []
+    return [
+        ("Sessions completed", f"{sessions['completed']:,} of {sessions['started']:,}"),
+        ("Sessions at once", _mean_and_max(sessions["at_once"], format_number)),
+        ("Calls of a session", _mean_and_max(sessions["calls"], format_number)),
+        ("Session duration", _spread(sessions["duration_s"])),
+        ("Time in the model", f"{_spread(sessions['model_s'])} ({format_share(sessions['model_share'])} of all)"),
+    ]
 
 
 def _spread(distribution: Mapping[str, float | None]) -> str:

@@ -194,14 +194,18 @@ def synthesize(traffic: Traffic, num_requests: int, seed: int = 0, name: str = "
 
 def conversation_demo(seed: int = 0) -> Trace:
     """A workload for those who bring none: chats of a few turns under one system prompt, 2 to 4 requests a second."""
-    traffic = Traffic(
+    return synthesize(conversation_demo_traffic(), num_requests=400, seed=seed, name="conversation-demo")
+
+
+def conversation_demo_traffic() -> Traffic:
+    """The model behind it."""
+    return Traffic(
         arrivals=Arrivals.poisson(rate_per_s=0.8),
         prompts=Lengths.lognormal(mean_tokens=150, cv=1.2, max_tokens=2000),
         outputs=Lengths.lognormal(mean_tokens=220, cv=0.8, max_tokens=1000),
         prefixes=SharedPrefixes(num_prefixes=1, lengths=Lengths.fixed(1200)),
         conversations=Conversations(mean_turns=4.5, think_mean_s=8.0, max_context_tokens=8000),
     )
-    return synthesize(traffic, num_requests=400, seed=seed, name="conversation-demo")
 
 
 # One row per request: a turn of a conversation, which a request without any is the only one of.
@@ -214,19 +218,20 @@ _TURN = np.dtype(
         ("prefix", np.int64),  # the shared prefix's rank, -1 for none
         ("first_own_id", np.int64),  # where the conversation's own prefix ids begin
         ("num_own_ids", np.int64),
+        ("think_s", np.float64),  # since the answer before
     ]
 )
 _Turns = npt.NDArray[np.void]
 
 
 def _rows(traffic: Traffic, num_requests: int, seed: int) -> Iterator[TraceRequest]:
-    source = _ConversationSource(traffic, seed)
+    source = ConversationSource(traffic, seed)
     shared_ids = [*source.prefix_ids, ()]  # the last one, at rank -1, is no prefix
     has_sessions = traffic.conversations is not None
     row = 0
     for turns in _in_order_of_arrival(source.chunks()):
         columns = turns[: num_requests - row].tolist()
-        for arrival_s, prompt_tokens, output_tokens, conversation, prefix, first_id, num_ids in columns:
+        for arrival_s, prompt_tokens, output_tokens, conversation, prefix, first_id, num_ids, _ in columns:
             row += 1
             yield TraceRequest(
                 request_id=str(row),
@@ -251,13 +256,13 @@ def _in_order_of_arrival(chunks: Iterator[tuple[_Turns, float]]) -> Iterator[_Tu
         held = held[num_due:]
 
 
-class _ConversationSource:
+class ConversationSource:
     """Whole conversations, a chunk of starts at a time."""
 
     def __init__(self, traffic: Traffic, seed: int) -> None:
         self._traffic = traffic
         purposes = ("arrivals", "prompts", "outputs", "prefix lengths", "prefixes", "turns", "thinking")
-        self._streams = {purpose: _stream(seed, purpose) for purpose in purposes}
+        self._streams = {purpose: random_stream(seed, purpose) for purpose in purposes}
         # Rank -1, no prefix, is the last entry of each.
         self._prefix_tokens = np.zeros(1, dtype=np.int64)
         if traffic.prefixes is not None:
@@ -289,7 +294,8 @@ class _ConversationSource:
         turns["output_tokens"] = traffic.outputs.draw(streams["outputs"], len(of))
         said = own_tokens + turns["output_tokens"]
         turns["prompt_tokens"] = self._prefix_tokens[prefix] + _sum_so_far(said, is_first) - turns["output_tokens"]
-        turns["arrival_s"] = starts_s[of] + self._delays_s(turns["output_tokens"], is_first)
+        turns["think_s"] = np.where(is_first, 0.0, np.roll(self._draw_pauses_s(len(of)), 1))
+        turns["arrival_s"] = starts_s[of] + self._delays_s(turns, is_first)
         turns["prefix"] = prefix
         turns["conversation"] = self._next_conversation + of
         self._next_conversation += len(starts_s)
@@ -308,16 +314,19 @@ class _ConversationSource:
         prefixes = self._traffic.prefixes
         return np.full(num, -1) if prefixes is None else prefixes.draw(self._streams["prefixes"], num)
 
-    def _delays_s(self, output_tokens: IntArray, is_first: BoolArray) -> FloatArray:
+    def _draw_pauses_s(self, num: int) -> FloatArray:
+        conversations = self._traffic.conversations
+        if conversations is None:
+            return np.zeros(num)
+        return _lognormal(self._streams["thinking"], conversations.think_mean_s, conversations.think_cv, num)
+
+    def _delays_s(self, turns: _Turns, is_first: BoolArray) -> FloatArray:
         """Each turn's seconds since the start of its conversation: the answers and pauses before it."""
         conversations = self._traffic.conversations
         if conversations is None:
-            return np.zeros(len(output_tokens))
-        pauses_s = _lognormal(
-            self._streams["thinking"], conversations.think_mean_s, conversations.think_cv, len(output_tokens)
-        )
-        until_next_s = pauses_s + output_tokens * conversations.answer_token_s
-        return _sum_so_far(np.where(is_first, 0.0, np.roll(until_next_s, 1)), is_first)
+            return np.zeros(len(turns))
+        answers_s = np.roll(turns["output_tokens"] * conversations.answer_token_s, 1)
+        return _sum_so_far(np.where(is_first, 0.0, turns["think_s"] + answers_s), is_first)
 
     @staticmethod
     def _within_context(turns: _Turns, is_first: BoolArray, max_tokens: int | None) -> _Turns:
@@ -354,8 +363,8 @@ def _lognormal(rng: np.random.Generator, mean: float, cv: float, num: int) -> Fl
     return rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), num)
 
 
-def _stream(seed: int, purpose: str) -> np.random.Generator:
-    # Keyed by name, not by place in a list: a new purpose moves no other one's draws.
+def random_stream(seed: int, purpose: str) -> np.random.Generator:
+    """A stream of its own for each purpose, keyed by name: a new purpose moves no other one's draws."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(zlib.crc32(purpose.encode()),)))
 
 

@@ -5,12 +5,12 @@ from math import exp, lgamma, log
 
 import numpy as np
 
-from simulator import Scenario
+from simulator import Result, Scenario, simulate
 from simulator.fleet import simulate_fleet
 from simulator.fleet_result import FleetResult
 from simulator.operations import QUIET, Operations
 from simulator.router import OneQueue, Router
-from workloads import Trace, TraceRequest
+from workloads import Call, Session, SessionTrace, Trace, TraceRequest
 
 STEP_S = 1.0
 
@@ -111,3 +111,44 @@ def completion_s(service_s: float, mtbf_s: float, mttr_s: float) -> float:
     Preemptive repeat with identical services (Gaver, 1962): each try lasts until the service ends or a breakdown comes.
     """
     return (exp(service_s / mtbf_s) - 1) * (mtbf_s + mttr_s)
+
+
+# A closed network: users who think, then queue before one server (the machine repair model).
+
+SERVICE_TOKENS = 50
+"""Of a call on average, a second each: geometric, so that it is nearly exponential."""
+
+
+def repair_shop(num_users: int, think_s: float, calls_per_session: int, seed: int = 0) -> Result:
+    """So many users make so many calls each, one call served at a time, and think exponential times between."""
+    rng = np.random.default_rng(seed)
+    size = num_users, calls_per_session
+    tokens, thoughts_s = rng.geometric(1 / SERVICE_TOKENS, size).tolist(), rng.exponential(think_s, size).tolist()
+    rows = [
+        Session(
+            str(user),
+            tuple(
+                Call(f"{user}/{number}", 1, num_tokens, thought_s)
+                for number, (num_tokens, thought_s) in enumerate(zip(*pairs, strict=True))
+            ),
+        )
+        for user, pairs in enumerate(zip(tokens, thoughts_s, strict=True))
+    ]
+    server = one_at_a_time().model_copy(
+        update={"max_model_len": 4096, "num_gpu_blocks_override": 300, "concurrent_sessions": num_users}
+    )
+    return simulate(server, SessionTrace("users", None, lambda: iter(rows)))
+
+
+def throughput_per_s(result: Result) -> float:
+    """Calls that ended a second, while all users were there."""
+    all_there_s = float(result.tables["sessions"]["end_s"].min())
+    return float((result.tables["requests"]["finish_s"] <= all_there_s).sum()) / all_there_s
+
+
+def machine_repair_per_s(num_users: int, think_s: float) -> float:
+    """Calls a second of M/M/1//N: the server idles with p0 = 1 / sum of N!/(N-k)! (S/Z)^k over k = 0 to N."""
+    terms = [1.0]
+    for there in range(num_users):
+        terms.append(terms[-1] * (num_users - there) * SERVICE_TOKENS / think_s)
+    return (1 - 1 / sum(terms)) / SERVICE_TOKENS

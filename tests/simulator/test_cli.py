@@ -163,7 +163,7 @@ MISTAKES = [
     ((*SIMULATE, "--max-model-len", "40000"), "--max-model-len: gemma-3-1b has at most 32768, got 40000"),
     ((*SIMULATE, "--max-num-seqs", "5000"), "--max-num-batched-tokens: must be at least --max-num-seqs 5000, got 2048"),
     ((*SIMULATE, "--out", ""), "--out: must name a folder"),
-    ((*SIMULATE, "--max-num-sqs", "3"), "--max-num-sqs (Possible options: --max-num-seqs)"),
+    ((*SIMULATE, "--max-num-sqs", "3"), "--max-num-sqs (Possible options: --max-num-seqs"),
     ((*SIMULATE, "--max-num-seqs"), "'--max-num-seqs' requires an argument"),
     ((*SIMULATE, "--max-num-seqs", "many"), "--max-num-seqs"),
     ((*SIMULATE, "--max-num-seqs", "0"), "--max-num-seqs: must be greater than or equal to 1, got 0"),

@@ -12,7 +12,8 @@ MOONCAKE = '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,9,1\n"
 KNOWN = (
     "known formats: Mooncake JSONL (timestamp, input_length, output_length, hash_ids), "
-    "Azure CSV (TIMESTAMP, ContextTokens, GeneratedTokens)"
+    "Azure CSV (TIMESTAMP, ContextTokens, GeneratedTokens), "
+    "coding-agent sessions (id, block_size, hash_id_scope, requests)"
 )
 
 

@@ -43,5 +43,5 @@ def test_azure_size_and_burstiness(shared_data, kind, num_rows, cv):
 
 
 def test_sessions_without_arrivals_are_not_mistaken_for_a_trace(shared_data):
-    with pytest.raises(ValueError, match="no known format has the fields found"):
+    with pytest.raises(ValueError, match="holds sessions, whose requests wait for one another"):
         read_trace(shared_data / "traces" / "coding_agent_sessions.jsonl.gz")

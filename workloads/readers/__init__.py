@@ -1,6 +1,7 @@
 """Read request traces in public formats: `read_trace` finds the format in the file's content.
 
-A format is a module with the names of `TraceFormat`; `FORMATS` lists them.
+A format is a module with the names of `TraceFormat`; `FORMATS` lists them. Formats of sessions, whose requests wait
+for one another, are modules with the names of `SessionFormat`, in `SESSION_FORMATS`, for `read_sessions`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from workloads.readers import azure, mooncake
+from workloads.readers import agents, azure, mooncake
 from workloads.readers._values import parsed_json, shown
+from workloads.sessions import Session, SessionTrace
 from workloads.trace import Trace, TraceError, TraceRequest
 
-__all__ = ["FORMATS", "TraceFormat", "read_trace"]
+__all__ = [
+    "FORMATS",
+    "SESSION_FORMATS",
+    "SessionFormat",
+    "TraceFormat",
+    "holds_sessions",
+    "read_sessions",
+    "read_trace",
+]
 
 _NUM_FIRST_LINES = 5  # a spoilt first row is then a spoilt row, not an unknown format
 _MAX_FIELDS_SHOWN = 12
@@ -39,7 +49,26 @@ class TraceFormat(Protocol):
         """Requests with arrivals from the first row's, `request_id` the row's number; `TraceError` names `path`."""
 
 
+class SessionFormat(Protocol):
+    """What a module must offer to read one format of sessions."""
+
+    NAME: str
+    FIELDS: tuple[str, ...]
+    PREFIX_BLOCK_TOKENS: int | None
+
+    def recognises(self, first_lines: Sequence[str]) -> bool:
+        """Whether a file that begins with these lines is of this format."""
+
+    def read_sessions(self, lines: Iterable[str], path: str) -> Iterator[Session]:
+        """Sessions that share no prefix id unless their prefixes are equal; `TraceError` names `path`."""
+
+
 FORMATS: tuple[TraceFormat, ...] = (mooncake, azure)
+SESSION_FORMATS: tuple[SessionFormat, ...] = (agents,)
+_FIELDS_OF = {
+    **{fmt.NAME: fmt.FIELDS for fmt in FORMATS},
+    **{fmt.NAME: fmt.FIELDS for fmt in SESSION_FORMATS},
+}
 
 
 def read_trace(path: str | Path, *, as_written: bool = False) -> Trace:
@@ -54,16 +83,56 @@ def read_trace(path: str | Path, *, as_written: bool = False) -> Trace:
     while walking for a row that is malformed.
     """
     file = str(path)
-    first_lines = list(itertools.islice(_lines(file), _NUM_FIRST_LINES))
-    if not first_lines:
-        raise TraceError(f"{file}: is empty; {_known_formats()}")
+    first_lines = _first_lines(file)
     fmt = next((fmt for fmt in FORMATS if fmt.recognises(first_lines)), None)
     if fmt is None:
+        if _session_format(first_lines) is not None:
+            raise TraceError(
+                f"{file}: holds sessions, whose requests wait for one another: only `kvplan simulate` replays them,"
+                " with --concurrent-sessions or --session-rate"
+            )
         raise TraceError(f"{file}: {_why_unknown(first_lines[0])}; {_known_formats()}")
     rows = partial(_rows_of_file, fmt.read_rows, file)
     if not as_written:
         rows = partial(_servable, rows, file, fmt.FIELDS)
     return Trace(name=_trace_name(path), prefix_block_tokens=fmt.PREFIX_BLOCK_TOKENS, rows=rows)
+
+
+def read_sessions(path: str | Path) -> SessionTrace:
+    """The sessions in a file, plain or gzip-compressed, whatever its name; read as they are asked for.
+
+    Raises `TraceError`, here for a file that is missing, unreadable, empty or without sessions, and while walking
+    for a row that is malformed.
+    """
+    file = str(path)
+    first_lines = _first_lines(file)
+    fmt = _session_format(first_lines)
+    if fmt is None:
+        if any(fmt.recognises(first_lines) for fmt in FORMATS):
+            raise TraceError(f"{file}: holds single requests with times of arrival, not sessions")
+        raise TraceError(f"{file}: {_why_unknown(first_lines[0])}; {_known_formats()}")
+    rows = partial(_sessions_of_file, fmt.read_sessions, file)
+    return SessionTrace(_trace_name(path), fmt.PREFIX_BLOCK_TOKENS, rows)
+
+
+def holds_sessions(path: str | Path) -> bool:
+    """Whether it is `read_sessions` that reads this file. Raises `TraceError` where it cannot be read, or is empty."""
+    return _session_format(_first_lines(str(path))) is not None
+
+
+def _session_format(first_lines: Sequence[str]) -> SessionFormat | None:
+    return next((fmt for fmt in SESSION_FORMATS if fmt.recognises(first_lines)), None)
+
+
+def _first_lines(file: str) -> list[str]:
+    first_lines = list(itertools.islice(_lines(file), _NUM_FIRST_LINES))
+    if not first_lines:
+        raise TraceError(f"{file}: is empty; {_known_formats()}")
+    return first_lines
+
+
+def _sessions_of_file(read_rows: Callable[[Iterable[str], str], Iterator[Session]], path: str) -> Iterator[Session]:
+    return read_rows(_lines(path), path)
 
 
 def _rows_of_file(
@@ -127,7 +196,7 @@ def _nearest_file(path: str) -> str:
 
 
 def _known_formats() -> str:
-    return "known formats: " + ", ".join(f"{fmt.NAME} ({', '.join(fmt.FIELDS)})" for fmt in FORMATS)
+    return "known formats: " + ", ".join(f"{name} ({', '.join(fields)})" for name, fields in _FIELDS_OF.items())
 
 
 def _why_unknown(line: str) -> str:
@@ -135,7 +204,7 @@ def _why_unknown(line: str) -> str:
     found = _fields_of(line)
     if not found:
         return f"no known format: the first line is neither a JSON object nor names of columns, {shown(line.strip())}"
-    known = {field for fmt in FORMATS for field in fmt.FIELDS}
+    known = {field for fields in _FIELDS_OF.values() for field in fields}
     hints = []
     for field in (field for field in found if field not in known):
         near = difflib.get_close_matches(field, sorted(known - set(found)), n=1)
