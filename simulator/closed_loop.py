@@ -16,14 +16,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from itertools import count, repeat
-from math import inf, nan
+from itertools import repeat
+from math import inf, isnan, nan
 from typing import NamedTuple
 
 import numpy as np
 import simpy
 from simpy.events import NORMAL, URGENT, Event, EventPriority
 
+from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
 from simulator.replica import wait_until
 from simulator.table import Columns
@@ -64,20 +65,20 @@ class _SessionRow:
     num_subagents: int = 0
     model_s: float = 0.0
     """Time with a call in flight, its own or a sub-agent's."""
-    _num_in_flight: int = 0
+    num_in_flight: int = 0
     _busy_since_s: float = nan
 
     def call_begins(self, now_s: float) -> None:
         """One more is in flight."""
-        if not self._num_in_flight:
+        if not self.num_in_flight:
             self._busy_since_s = now_s
-        self._num_in_flight += 1
+        self.num_in_flight += 1
 
     def call_ends(self, now_s: float) -> None:
         """One less is."""
         self.num_calls += 1
-        self._num_in_flight -= 1
-        if not self._num_in_flight:
+        self.num_in_flight -= 1
+        if not self.num_in_flight:
             self.model_s += now_s - self._busy_since_s
 
 
@@ -109,7 +110,7 @@ class SessionRuns:
         self._env = env
         self._loop = loop
         self._submit = submit
-        self._serials = count()
+        self._num_made = 0
         self._due: list[_Due] = []
         self._rows: list[_SessionRow] = []
         self._num_open = 0
@@ -196,11 +197,28 @@ class SessionRuns:
             due.row.call_begins(self._env.now)
             request = due.call.arrive(due.at_s, due.row.name)
             block_tokens = self._loop.sessions.prefix_block_tokens
-            self._submit(Arrival(request, block_tokens, next(self._serials), partial(self._left, due)))
+            arrival = Arrival(request, block_tokens, self._num_made, partial(self._left, due))
+            self._num_made += 1
+            self._submit(arrival)
 
     def _left(self, due: _Due) -> None:
         due.row.call_ends(self._env.now)
         due.has_ended.succeed()
+
+    def check(self, num_in_flight: int) -> None:
+        """Raise InvariantError if a run that is over has lost a call or a session; so many requests did not end.
+
+        calls-add-up: a call that was made has ended or is in flight.
+        sessions-end: a session is open only while a call of it is in flight.
+        """
+        num_made, num_ended = self._num_made, sum(row.num_calls for row in self._rows)
+        if num_made != num_ended + num_in_flight:
+            raise InvariantError(
+                f"calls-add-up: {num_made} calls were made, {num_ended} ended and {num_in_flight} are in flight"
+            )
+        waiting = [row.name for row in self._rows if isnan(row.end_s) and not row.num_in_flight]
+        if waiting or self._due:
+            raise InvariantError(f"sessions-end: {waiting} wait for nothing, {len(self._due)} calls are due")
 
     def table(self) -> Columns | None:
         """A row per session, in the order in which they came (`simulator.result.Result.sessions`), if they count."""

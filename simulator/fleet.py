@@ -105,7 +105,10 @@ def _serve(
         env.run()
     results = [replica.result(may_lose=operations != QUIET) for replica in fleet.replicas]
     check_fleet(fleet, results)
-    return fleet, results, None if runs is None else runs.table()
+    if runs is None:
+        return fleet, results, None
+    runs.check(fleet.load.num)
+    return fleet, results, runs.table()
 
 
 def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import nan
 
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
 from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.fleet import Fleet
@@ -77,6 +79,7 @@ def test_every_call_ends_once_and_comes_when_it_should(kind, drawn, sizes, async
 
     runs = SessionRuns(env, ClosedLoop(forest, most), submit)
     env.run()
+    runs.check(0)
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
     arrivals_s = {name: at_s for result in results for name, at_s in times(result, "arrival_s").items()}
@@ -100,3 +103,27 @@ def check_agent(calls, start_s: float, arrivals_s: dict[str, float], ends_s: dic
             last_s = max(last_s, agent_s)
             free_s = max(free_s, agent_s) if agent.is_awaited else free_s
     return max(last_s, free_s)
+
+
+# Sabotage: each check names what was broken
+
+
+def served(num_calls: int = 2) -> SessionRuns:
+    """Sessions that have run, on a server that answers at once."""
+    env = simpy.Environment()
+    forest = sessions([Call(str(number), 1, 1) for number in range(num_calls)])
+    runs = SessionRuns(env, ClosedLoop(forest), lambda arrival: arrival.on_left())
+    env.run()
+    return runs
+
+
+def test_a_lost_call_is_noticed():
+    with pytest.raises(InvariantError, match=r"^calls-add-up: 2 calls were made, 2 ended and 1 are in flight"):
+        served().check(num_in_flight=1)
+
+
+def test_a_session_that_waits_for_nothing_is_noticed():
+    runs = served()
+    runs._rows[0].end_s = nan
+    with pytest.raises(InvariantError, match=r"^sessions-end: \['0'\] wait for nothing, 0 calls are due"):
+        runs.check(0)
