@@ -17,6 +17,7 @@ class PrefixSnapshot:
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._memory = KVCacheManager(manager.layout, manager.settings, BlockPool(1))
+        self._memory.pool.keeps_beginnings = manager.pool.keeps_beginnings
 
     def refresh(self) -> None:
         """Remember what the manager holds now. Costs a copy of all its keys."""

@@ -25,6 +25,7 @@ from simulator.deployment import Deployment, deploy
 from simulator.engine import too_long, workload_of
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_result import FleetResult, combine
+from simulator.host_tier import with_host_memory
 from simulator.load import Load
 from simulator.metrics import summarize
 from simulator.recorder import Recorder
@@ -152,7 +153,7 @@ class Replica:
         """`on_left` is told of the requests that ended here."""
         self.name = name
         self.deployment = deployment
-        self.scheduler = deployment.new_scheduler()
+        self.scheduler, self._host = with_host_memory(deployment)
         self.recorder = Recorder(self.scheduler)
         self.max_num_seqs = deployment.scheduler_settings.max_num_seqs
         self.load = Load()
@@ -164,9 +165,12 @@ class Replica:
         self._arrivals: dict[Request, Arrival] = {}
         """Of the requests that are here."""
         self._staleness_s = staleness_s
-        self._snapshot = PrefixSnapshot(self.scheduler.manager) if staleness_s else None
+        self._prefixes = self.scheduler.manager if self._host is None else self._host.tier.prefixes
+        self._snapshot = PrefixSnapshot(self._prefixes) if staleness_s else None
         self._snapshot_s = -staleness_s
         self._inbox = Inbox(env, self.scheduler)
+        if self._host is not None:
+            self._host.connect(env, self._inbox)
         env.process(serve(env, self.scheduler, deployment.step_times, self._inbox, self))
 
     # A replica is a `ReplicaView`.
@@ -177,13 +181,15 @@ class Replica:
         return self.load.num
 
     def held_tokens(self, arrival: Arrival) -> int:
-        """Tokens of the prompt that would be hit here, as of at most `staleness_s` ago."""
+        """Tokens of the prompt that the device has here, or it and its host, as of at most `staleness_s` ago."""
         keys = arrival.keys_for(self.scheduler.manager)
         return self._known_prefixes().peek_hit(keys, arrival.row.prompt_tokens)
 
     def _known_prefixes(self) -> KVCacheManager | PrefixSnapshot:
+        if self._host is not None:
+            self._host.settle()
         if self._snapshot is None:
-            return self.scheduler.manager
+            return self._prefixes
         if self._env.now - self._snapshot_s >= self._staleness_s:
             self._snapshot.refresh()
             self._snapshot_s = self._env.now
@@ -213,12 +219,13 @@ class Replica:
             "steps": self.recorder.steps_table(),
             "token_gaps": self.recorder.token_gaps_table(),
         }
-        capacity = self.deployment.describe()
+        capacity, tally = self.deployment.describe(), None if self._host is None else self._host.tally()
         return Result(
             scenario=self.deployment.resolved_scenario(),
             capacity=capacity,
             tables=tables,
-            summary=summarize(**tables, capacity=capacity),
+            summary=summarize(**tables, capacity=capacity, host=tally),
+            host_tally=tally,
         )
 
     # A replica is a `StepObserver`.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.host_tally import add_up
 from simulator.load import Load
 from simulator.metrics import Floats, rounded, summarize
 from simulator.result import Result
@@ -40,7 +41,9 @@ def combine(results: Sequence[Result], loads: Sequence[Load], fleet_load: Load, 
     }
     capacity = {name: sum(result.capacity[name] for result in results) for name in SUMMED_CAPACITY}
     null_blocks = len(results) - 1
-    summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks})
+    tallies = [result.host_tally for result in results if result.host_tally is not None]
+    host_tally = add_up(tallies) if tallies else None
+    summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks}, host=host_tally)
     usable_blocks = capacity["num_blocks"] - len(results)
     summary["kv_cache_usage"]["max"] = rounded(_most_at_once(tables["steps"], "held_blocks") / usable_blocks)
     for column in ("running", "waiting"):
@@ -55,7 +58,14 @@ def combine(results: Sequence[Result], loads: Sequence[Load], fleet_load: Load, 
         for result, load in zip(results, loads, strict=True)
     ]
     scenario = {**results[0].scenario, "fleet": {"num_replicas": len(results), **routing}}
-    return FleetResult(scenario=scenario, capacity=capacity, tables=tables, summary=summary, replicas=tuple(results))
+    return FleetResult(
+        scenario=scenario,
+        capacity=capacity,
+        tables=tables,
+        summary=summary,
+        host_tally=host_tally,
+        replicas=tuple(results),
+    )
 
 
 def _in_flight(load: Load, span_s: float) -> dict[str, float | int | None]:
@@ -70,7 +80,14 @@ def _merged(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 
 def _stacked(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([table[name] for table in tables]) for name, _ in tables[0].items()}
+    columns = [dict(table.items()) for table in tables]
+    names = dict.fromkeys(name for table in columns for name in table)
+    return {name: np.concatenate([_column(table, name) for table in columns]) for name in names}
+
+
+def _column(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """A column; nothing was loaded where there is no host tier to load from."""
+    return table[name] if name in table else np.zeros(len(table["request_id"]), dtype=np.int64)
 
 
 def _ended_in_order(requests: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
