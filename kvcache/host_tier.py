@@ -23,18 +23,20 @@ from kvcache.errors import InvariantError, KVCacheError
 from kvcache.hashing import PrefixKeys
 from kvcache.layout import KVCacheLayout
 from kvcache.manager import CacheSettings, KVCacheManager
-from kvcache.managers import SingleTypeManager
 from kvcache.pool_kinds import ONE_SIZE
 from kvcache.specs import cdiv
 
-__all__ = ["Fetch", "HostTier", "TieredPool", "Writer"]
+__all__ = ["Fetch", "HostTier", "Resumable", "TieredPool", "Writer"]
 
 
 class Writer(Protocol):
     """Who copies from the device to the host."""
 
-    def evicted(self, position: int, num_bytes: int) -> None:
-        """A position's blocks are about to be reused: `begin_write` it now, or it is lost."""
+    def evicted(self, positions: list[int]) -> None:
+        """The blocks of these positions, of one type, are about to be reused: `begin_write` them now, or they are lost.
+
+        They are in the order of reuse: ends come before beginnings.
+        """
 
 
 class Fetch(NamedTuple):
@@ -43,6 +45,15 @@ class Fetch(NamedTuple):
     num_tokens: int
     num_bytes: int
     """To be copied from the host."""
+
+
+class Resumable(NamedTuple):
+    """Where a request could go on, both tiers together."""
+
+    fetches: list[Fetch]
+    """The shortest beginning first; none is shorter than what the device has."""
+    junction: int
+    """Tokens after which other requests were seen to part from this one, if that is beyond all of them; or 0."""
 
 
 class TieredPool(BlockPool):
@@ -61,10 +72,10 @@ class TieredPool(BlockPool):
     def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
         tier, copies = self.tier, self._copies
         lost = [key for key in keys if key not in copies] if copies else keys
-        if tier is not None:
+        if tier is not None and lost:
             tier.leaving(lost)
         super()._forget(keys, blocks, is_anchor)
-        if tier is not None:
+        if tier is not None and lost:
             tier.left(lost)
 
 
@@ -131,7 +142,7 @@ class HostTier:
         """Whether it is here, and not only on its way."""
         return position in self._lru or position in self._pins
 
-    # Leaving the device: what its pool says.
+    # Leaving the device: what its pool says. Keys that come together are of one attention type.
 
     def hashed(self, keys: list[int]) -> None:
         """Each of these keys finds a block."""
@@ -139,107 +150,138 @@ class HostTier:
 
     def leaving(self, keys: list[int]) -> None:
         """These keys are about to find no block any more. The first of a position's takes it along."""
-        stride, lru = self.manager.key_stride, self._lru
-        seen: set[int] = set()
-        for key in keys:
-            offset = key % stride
-            position = key - offset + self._offsets[offset][0]
-            if position in lru:
-                lru.move_to_end(position)  # it was in use until now
-            elif position not in seen and position not in self._pins and position not in self._writing:
-                seen.add(position)
-                if self._is_on_device(position):
-                    self._writer.evicted(position, self._bytes[offset])
+        lru, pins, writing = self._lru, self._pins, self._writing
+        positions = self._positions(keys)
+        there = [position for position in positions if position in lru] if lru else []
+        for position in there:
+            lru.move_to_end(position)  # it was in use until now
+        if len(there) == len(positions):
+            return
+        absent = [each for each in positions if each not in lru and each not in pins and each not in writing]
+        if len(positions) < len(keys) or len(self._keys(keys[0])) > 1:
+            absent = [position for position in absent if self._is_on_device(position)]
+        if absent:
+            self._writer.evicted(absent)
 
     def left(self, keys: list[int]) -> None:
         """These keys find no block any more."""
-        stride = self.manager.key_stride
-        for key in keys:
-            offset = key % stride
-            if not self.holds(key - offset + self._offsets[offset][0]):
-                del self._found[key]
+        found, lru, pins = self._found, self._lru, self._pins
+        if len(self._keys(keys[0])) == 1:
+            gone = [key for key in keys if key not in lru and key not in pins]
+        else:
+            gone = [key for key in keys if not self.holds(self._position(key))]
+        for key in gone:
+            del found[key]
+
+    def _position(self, key: int) -> int:
+        offset = key % self.manager.key_stride
+        return key - offset + self._offsets[offset][0]
+
+    def _positions(self, keys: list[int]) -> list[int]:
+        """Each position of these keys once, in order."""
+        if len(self._keys(keys[0])) == 1:
+            return keys
+        return list(dict.fromkeys(map(self._position, keys)))
 
     def _keys(self, position: int) -> list[int]:
         """Those of a position's blocks, one for each group."""
         offset = position % self.manager.key_stride
-        return [position - offset + each for each in self._offsets[offset]]
+        offsets = self._offsets[offset]
+        return [position - offset + each for each in offsets] if len(offsets) > 1 else [position]
+
+    def _all_keys(self, positions: list[int]) -> list[int]:
+        """Those of all these positions, which are of one type."""
+        if len(self._keys(positions[0])) == 1:
+            return positions
+        return [key for position in positions for key in self._keys(position)]
 
     def _is_on_device(self, position: int) -> bool:
-        return all([key in self._on_device for key in self._keys(position)])
+        on_device = self._on_device
+        return all([key in on_device for key in self._keys(position)])  # noqa: C419  a generator costs more
 
     # Coming to the host.
 
-    def begin_write(self, position: int) -> bool:
-        """Keep room for a position; False if what is pinned or on its way leaves none. It can be hit once it is there.
+    def begin_write(self, positions: list[int]) -> list[int]:
+        """Keep room for positions of one type, or for the last of them if what is pinned or on its way leaves no more.
 
-        The least recently used make room.
+        Gives back those that there is room for; they can be hit once they are there. The least recently used make room.
         """
-        num_bytes = self.bytes_of(position)
-        if self._busy_bytes + num_bytes > self.capacity_bytes:
-            return False
-        while self.used_bytes + num_bytes > self.capacity_bytes:
-            self._evict()
-        self._writing.add(position)
+        num_bytes = self.bytes_of(positions[0])
+        most = (self.capacity_bytes - self._busy_bytes) // num_bytes
+        if most < len(positions):
+            positions = positions[len(positions) - most :]
+        num_bytes *= len(positions)
+        self._make_room(num_bytes)
+        self._writing.update(positions)
         self.used_bytes += num_bytes
         self._busy_bytes += num_bytes
-        return True
+        return positions
 
-    def end_write(self, position: int) -> None:
-        """A position is there."""
-        self._writing.remove(position)
-        self._busy_bytes -= self.bytes_of(position)
-        self._lru[position] = None
-        self._found.update(dict.fromkeys(self._keys(position), 0))
+    def end_write(self, positions: list[int]) -> None:
+        """Positions of one type, which were begun together, are there."""
+        self._writing.difference_update(positions)
+        self._busy_bytes -= self.bytes_of(positions[0]) * len(positions)
+        self._lru.update(dict.fromkeys(positions))
+        self._found.update(dict.fromkeys(self._all_keys(positions), 0))
         self.num_changes += 1
 
-    def _evict(self) -> None:
-        position, _ = self._lru.popitem(last=False)
-        keys = self._keys(position)
-        for key in keys:
-            if key not in self._on_device:
-                del self._found[key]
-        self.used_bytes -= self.bytes_of(position)
-        self.num_evicted_blocks += len(keys)
-        self.num_changes += 1
+    def _make_room(self, num_bytes: int) -> None:
+        lru, found, on_device, stride = self._lru, self._found, self._on_device, self.manager.key_stride
+        while self.used_bytes + num_bytes > self.capacity_bytes:
+            position, _ = lru.popitem(last=False)
+            offset = position % stride
+            offsets = self._offsets[offset]
+            for each in offsets:
+                key = position - offset + each
+                if key not in on_device:
+                    del found[key]
+            self.used_bytes -= self._bytes[offset]
+            self.num_evicted_blocks += len(offsets)
+            self.num_changes += 1
 
     # Going back.
 
-    def fetches(self, keys: PrefixKeys, num_tokens: int, hit_tokens: int, most: int) -> list[Fetch]:
-        """Where a request of `num_tokens` could resume beyond the device's own hit, the shortest beginning first.
+    def find(self, keys: PrefixKeys, num_tokens: int, hit_tokens: int, most: int) -> Resumable:
+        """Where a request of `num_tokens` could resume beyond the device's own hit.
 
         Of more than `most` lengths so many are looked at, evenly spread; the longest is always among them.
         """
-        longest = self.prefixes.peek_hit(keys, num_tokens)
-        if longest <= hit_tokens:
-            return []
+        max_tokens = num_tokens - 1
+        units = keys.first(max_tokens // self.manager.hash_unit)
+        hit = self.prefixes.coordinator.find_hit(units, max_tokens, max_tokens)
+        lengths = {hit.num_tokens}
         alignment = self.manager.scheduler_block
-        step = cdiv((longest - hit_tokens) // alignment, most) * alignment
-        lengths = {longest}
-        # Up to there full attention lacks nothing, so it may look for the first miss in the quick way.
-        self.prefixes.pool.keeps_beginnings = True
-        for length in range(longest - step, hit_tokens, -step):
-            lengths.add(self.prefixes.peek_hit(keys, length + 1))
-        self.prefixes.pool.keeps_beginnings = False
-        units = keys.first(longest // self.manager.hash_unit)
-        return [Fetch(length, self._missing_bytes(units, length)) for length in sorted(lengths) if length > hit_tokens]
+        step = cdiv((hit.num_tokens - hit_tokens) // alignment, most) * alignment
+        if step > 0:
+            # Up to there full attention lacks nothing, so it may look for the first miss in the quick way.
+            self.prefixes.pool.keeps_beginnings = True
+            for length in range(hit.num_tokens - step, hit_tokens, -step):
+                lengths.add(self.prefixes.peek_hit(keys, length + 1))
+            self.prefixes.pool.keeps_beginnings = False
+        fetches = [
+            Fetch(length, self._missing_bytes(units, length)) for length in sorted(lengths) if length > hit_tokens
+        ]
+        return Resumable(fetches, hit.junction)
 
     def _missing_bytes(self, keys: list[int], num_tokens: int) -> int:
-        managers = self.manager.managers
-        return sum(
-            [
-                len(_missing(manager, keys, num_tokens)) * self._bytes[manager.key_offsets[0]]
-                for manager in managers
-            ]
-        )
+        num_bytes = 0
+        for manager in self.manager.managers:
+            first, end = manager.first_hit_position(num_tokens), num_tokens // manager.block_size
+            num_missing = end - first - len(manager.cached_among(keys, first, end))
+            num_bytes += num_missing * self.bytes_of(manager.key_offsets[0])
+        return num_bytes
 
     def missing(self, keys: PrefixKeys, num_tokens: int) -> list[int]:
         """The positions that a request lacks on the device to resume after `num_tokens`, ends before beginnings."""
         units = keys.first(num_tokens // self.manager.hash_unit)
         positions: list[int] = []
         for manager in self.manager.managers:
-            first_offset, size = manager.key_offsets[0], manager.units_per_block
-            missing = _missing(manager, units, num_tokens)
-            positions += [units[(at + 1) * size - 1] + first_offset for at in reversed(missing)]
+            first, end = manager.first_hit_position(num_tokens), num_tokens // manager.block_size
+            cached = set(manager.cached_among(units, first, end))
+            offset, size = manager.key_offsets[0], manager.units_per_block
+            positions += [
+                units[(at + 1) * size - 1] + offset for at in range(end - 1, first - 1, -1) if at not in cached
+            ]
         return positions
 
     def pin(self, positions: Sequence[int]) -> None:
@@ -279,11 +321,3 @@ class HostTier:
             raise InvariantError(f"host-capacity: {used} bytes of {self.capacity_bytes}, counted {self.used_bytes}")
         if self._found.keys() != self._on_device.keys() | {key for position in here for key in self._keys(position)}:
             raise InvariantError("both-tiers: keys are found that neither tier has, or not found that one has")
-
-
-def _missing(manager: SingleTypeManager, keys: list[int], num_tokens: int) -> Sequence[int]:
-    """The blocks, by their place in the request, that a type lacks on the device to resume after `num_tokens`."""
-    first, end, size = manager.first_hit_position(num_tokens), num_tokens // manager.block_size, manager.units_per_block
-    if manager.spec.type_key[0] == "full":  # cached beginnings have no holes
-        return range(manager.first_missing(keys, first, end), end)
-    return [at for at in range(first, end) if not manager.is_cached(keys[(at + 1) * size - 1])]

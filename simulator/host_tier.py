@@ -18,6 +18,7 @@ from simpy.events import Event
 
 from kvcache.host_tier import Fetch, HostTier
 from kvcache.managers import Load
+from kvcache.specs import cdiv
 from simulator.batch import Batch
 from simulator.deployment import Deployment
 from simulator.host_tally import HostTally
@@ -37,6 +38,8 @@ LINK_SHARE = 0.8
 352186) and 55.6 of 64 on PCIe 5 (its own example)."""
 FETCH_LATENCY_S = 50e-6
 """Of one fetch beside its bytes: launching the copies and hearing of their end. Assumed."""
+STAGED_STEPS = 2
+"""What the tokens of so many full steps fill may wait to be copied out: of the one that runs, and of the next."""
 MOST_LENGTHS = 16
 """At which a fetch may end that are compared with each other."""
 
@@ -47,9 +50,11 @@ class _Asked(NamedTuple):
     request: Request
     state: tuple[int, ...]
     fetches: list[Fetch]
-    """The first is none: all behind the device's hit is computed."""
+    """The first is none: all behind the device's hit is computed. Empty if the host has nothing for it."""
     computes_s: list[float]
     """For each, how long the rest of the prompt takes."""
+    junction: int
+    """Where others were seen to part from it, in both tiers together."""
 
 
 def best_fetch(fetches: Sequence[Fetch], computes_s: Sequence[float], fetch_s: Callable[[int], float]) -> int:
@@ -80,20 +85,25 @@ class HostMemory:
         capacity_bytes = int((scenario.kv_offloading_size or 0) * GIB)
         self.tier = HostTier(deployment.layout, deployment.cache_settings, capacity_bytes, self, num_ranks)
         self.outgoing, self.incoming = Link(bytes_per_s * num_ranks), Link(bytes_per_s * num_ranks)
-        step_blocks = sum(-(-limits.max_num_batched_tokens // group.spec.block_size) * group.bytes_per_block
-                          for group in deployment.layout.groups)  # fmt: skip
-        self.staging_bytes = num_ranks * step_blocks
-        """That may wait to be copied out: what the tokens of one full step fill. It lies outside the pool."""
+        self.staging_bytes = (
+            STAGED_STEPS
+            * num_ranks
+            * sum(
+                cdiv(limits.max_num_batched_tokens, group.spec.block_size) * group.bytes_per_block
+                for group in deployment.layout.groups
+            )
+        )
+        """That may wait to be copied out. It lies outside the pool."""
         self._step_times = deployment.step_times
         threshold = limits.long_prefill_token_threshold
         self._max_chunk = min(threshold or limits.max_num_batched_tokens, limits.max_num_batched_tokens)
         self._env: simpy.Environment
         self._inbox: Inbox
-        self._writes: deque[tuple[float, int]] = deque()
-        """(when it is there, position) of what is on its way to the host."""
+        self._writes: deque[tuple[float, list[int]]] = deque()
+        """(when they are there, positions that were evicted together) of what is on its way to the host."""
         self._asked: _Asked | None = None
         self._offered: list[int] = []
-        """Positions of the last offer: they stay until somebody else is offered something."""
+        """Positions of the last offer, if nobody has taken it yet: they stay until something else is offered."""
         self._offered_s = -1.0
         """When that was: what is evicted at that very moment makes room for it."""
         self._room_s = 0.0
@@ -110,23 +120,26 @@ class HostMemory:
 
     # A `Writer`.
 
-    def evicted(self, position: int, num_bytes: int) -> None:
-        """Copy what leaves the device, if the link can take it.
+    def evicted(self, positions: list[int]) -> None:
+        """Copy what leaves the device, as far as the link can take it: ends are dropped before beginnings.
 
         What makes room for a fetch waits where it is, for nothing overwrites it before it has left.
         """
-        now_s = self._env.now
         self.settle()
+        now_s, num_bytes = self._env.now, self.tier.bytes_of(positions[0])
         makes_room = now_s == self._offered_s
-        is_full = not makes_room and self.outgoing.backlog_bytes(now_s) + num_bytes > self.staging_bytes
-        if is_full or not self.tier.begin_write(position):
-            self._num_dropped_blocks += self.tier.num_blocks(position)
-            self._num_dropped_bytes += num_bytes
-            return
-        there_s = self.outgoing.send(num_bytes, now_s)
-        self._writes.append((there_s, position))
-        if makes_room:
-            self._room_s = there_s
+        most = len(positions)
+        if not makes_room:
+            most = min(most, int((self.staging_bytes - self.outgoing.backlog_bytes(now_s)) / num_bytes))
+        written = self.tier.begin_write(positions[len(positions) - most :]) if most > 0 else []
+        num_dropped = len(positions) - len(written)
+        self._num_dropped_blocks += num_dropped * self.tier.num_blocks(positions[0])
+        self._num_dropped_bytes += num_dropped * num_bytes
+        if written:
+            there_s = self.outgoing.send(len(written) * num_bytes, now_s)
+            self._writes.append((there_s, written))
+            if makes_room:
+                self._room_s = there_s
 
     def settle(self) -> None:
         """What has arrived on the host by now can be hit."""
@@ -139,43 +152,47 @@ class HostMemory:
     def offer(self, request: Request, hit_tokens: int) -> Offer:
         """What is worth fetching: the request's prompt is complete earlier than if it were computed."""
         self.settle()
-        self._withdraw()
-        asked = self._ask(request, hit_tokens)
-        if len(asked.fetches) == 1:
+        fetch = self._choose(request, hit_tokens)
+        missing = [] if fetch is None else self.tier.missing(request.blocks.keys, fetch.num_tokens)
+        if missing != self._offered:
+            self.tier.unpin(self._offered)
+            # A chunk may end within a block, which a hit passes over and a load may not.
+            self._offered = missing if all(map(self.tier.holds, missing)) else []
+            self.tier.pin(self._offered)
+        if fetch is None or not self._offered:
             return NOTHING
-        best = asked.fetches[best_fetch(asked.fetches, asked.computes_s, self._fetch_s)]
-        if best.num_tokens == hit_tokens:
-            self._declined.add(request.request_id)
-            return NOTHING
-        self._declined.discard(request.request_id)
-        missing = self.tier.missing(request.blocks.keys, best.num_tokens)
-        if not all(map(self.tier.holds, missing)):
-            return NOTHING  # a chunk that ends within a block, which a hit may pass over and a load may not
-        self._offered, self._offered_s = missing, self._env.now
-        self._room_s = 0.0
-        self.tier.pin(missing)
-        return Offer(best.num_tokens, best.num_tokens)
+        self._offered_s, self._room_s = self._env.now, 0.0
+        return Offer(fetch.num_tokens, fetch.num_tokens)
 
-    def _withdraw(self) -> None:
-        """Nobody has taken the last offer."""
-        self.tier.unpin(self._offered)
-        self._offered, self._offered_s = [], -1.0
+    def _choose(self, request: Request, hit_tokens: int) -> Fetch | None:
+        """The fetch after which the prompt is complete first, or None."""
+        asked = self._ask(request, hit_tokens)
+        # Sparse retention keeps a window or a state there: as well if it is the host that tells where "there" is.
+        request.blocks.junction = max(request.blocks.junction, asked.junction)
+        if not asked.fetches:
+            return None
+        nth = best_fetch(asked.fetches, asked.computes_s, self._fetch_s)
+        if nth:
+            self._declined.discard(request.request_id)
+            return asked.fetches[nth]
+        self._declined.add(request.request_id)
+        return None
 
     def _ask(self, request: Request, hit_tokens: int) -> _Asked:
-        pool = self.tier.manager.pool
-        state = (
-            hit_tokens, request.known_tokens, pool.num_shared_hashings, pool.num_evictions, self.tier.num_changes
-        )  # fmt: skip
-        asked = self._asked
-        if asked is None or asked.request is not request or asked.state != state:
+        """What a request could have; worked out anew only where that may have become more."""
+        pool, asked = self.tier.manager.pool, self._asked
+        state: tuple[int, ...] = (hit_tokens, request.known_tokens, pool.num_shared_hashings)
+        if not self._offered:  # what was offered stays on the host
+            state = (*state, pool.num_evictions, self.tier.num_changes)
+        if asked is None or asked.request is not request or asked.state[: len(state)] != state:
             keys, known_tokens = request.blocks.keys, request.known_tokens
-            fetches = [Fetch(hit_tokens, 0), *self.tier.fetches(keys, known_tokens, hit_tokens, MOST_LENGTHS)]
-            computes_s: list[float] = []
-            if len(fetches) > 1:
-                computes_s = [
-                    prefill_s(self._step_times, fetch.num_tokens, known_tokens, self._max_chunk) for fetch in fetches
-                ]
-            asked = self._asked = _Asked(request, state, fetches, computes_s)
+            fetches, junction = self.tier.find(keys, known_tokens, hit_tokens, MOST_LENGTHS)
+            if fetches:
+                fetches = [Fetch(hit_tokens, 0), *fetches]
+            computes_s = [
+                prefill_s(self._step_times, fetch.num_tokens, known_tokens, self._max_chunk) for fetch in fetches
+            ]
+            asked = self._asked = _Asked(request, state, fetches, computes_s, junction)
         return asked
 
     def _fetch_s(self, num_bytes: int) -> float:
