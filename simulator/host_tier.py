@@ -247,7 +247,7 @@ def with_host_memory(deployment: Deployment) -> tuple[Scheduler, HostMemory | No
     """
     scenario = deployment.scenario
     if not scenario.kv_offloading_size:
-        if scenario.kv_offloading_bandwidth is not None:
+        if scenario.kv_offloading_size is None and scenario.kv_offloading_bandwidth is not None:
             raise ScenarioError("--kv-offloading-bandwidth: goes with --kv-offloading-size only")
         return deployment.new_scheduler(), None
     if scenario.back_with is not None:
