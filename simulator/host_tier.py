@@ -85,14 +85,11 @@ class HostMemory:
         capacity_bytes = int((scenario.kv_offloading_size or 0) * GIB)
         self.tier = HostTier(deployment.layout, deployment.cache_settings, capacity_bytes, self, num_ranks)
         self.outgoing, self.incoming = Link(bytes_per_s * num_ranks), Link(bytes_per_s * num_ranks)
-        self.staging_bytes = (
-            STAGED_STEPS
-            * num_ranks
-            * sum(
-                cdiv(limits.max_num_batched_tokens, group.spec.block_size) * group.bytes_per_block
-                for group in deployment.layout.groups
-            )
+        step_bytes = sum(
+            cdiv(limits.max_num_batched_tokens, group.spec.block_size) * group.bytes_per_block
+            for group in deployment.layout.groups
         )
+        self.staging_bytes = STAGED_STEPS * num_ranks * step_bytes
         """That may wait to be copied out. It lies outside the pool."""
         self._step_times = deployment.step_times
         threshold = limits.long_prefill_token_threshold
@@ -183,7 +180,7 @@ class HostMemory:
         pool, asked = self.tier.manager.pool, self._asked
         state: tuple[int, ...] = (hit_tokens, request.known_tokens, pool.num_shared_hashings)
         if not self._offered:  # what was offered stays on the host
-            state = (*state, pool.num_evictions, self.tier.num_changes)
+            state = (*state, self.tier.num_changes)
         if asked is None or asked.request is not request or asked.state[: len(state)] != state:
             keys, known_tokens = request.blocks.keys, request.known_tokens
             fetches, junction = self.tier.find(keys, known_tokens, hit_tokens, MOST_LENGTHS)

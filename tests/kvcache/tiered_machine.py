@@ -6,6 +6,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
+from kvcache.errors import InvariantError
 from kvcache.host_tier import HostTier
 from kvcache.managers import Load
 from kvcache.pool_kinds import ONE_SIZE
@@ -151,4 +152,5 @@ class TieredMachine(PoolMachine):
     def the_host_is_in_order(self) -> None:
         """pinned-stay: what is being read is there."""
         self.tier.check_integrity()
-        assert all(self.tier.holds(position) for positions in self.pinned for position in positions)
+        if not all(self.tier.holds(position) for positions in self.pinned for position in positions):
+            raise InvariantError("pinned-stay: a position has gone while somebody reads it")
