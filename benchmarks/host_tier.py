@@ -1,11 +1,13 @@
 """What a host-memory tier is worth on a trace, by its size, and what a replay with one costs.
 
 python -m benchmarks.host_tier TRACE.jsonl [--model NAME -tp N] [--rate-scale X] [--num-requests N] [--sizes GIB ...]
+    [--bandwidths RATE ...]
 """
 
 import argparse
 import time
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from benchmarks.timing import machine
@@ -34,19 +36,23 @@ COLUMNS = (
 )
 
 
-def rows(scenario: Scenario, sizes: Sequence[float]) -> Iterator[Row]:
-    """One size after the other, then a pool without end; CPU time is compared with the first."""
+def rows(scenario: Scenario, sizes: Sequence[float], bandwidths: Sequence[str]) -> Iterator[Row]:
+    """One size after the other, over each link (the GPU's own if none is stated), then a pool without end.
+
+    CPU time is compared with that of the first.
+    """
     yield COLUMNS
     yield ("---",) * len(COLUMNS)
     first_s = 0.0
-    for size in sizes:
+    stated = dict(scenario)
+    for bandwidth, size in product(bandwidths or [None], sizes):
         started = time.process_time()
-        result = simulate(scenario.model_copy(update={"kv_offloading_size": size}))
+        result = simulate(Scenario(**stated | {"kv_offloading_size": size, "kv_offloading_bandwidth": bandwidth}))
         took_s = time.process_time() - started
         first_s = first_s or took_s
-        yield f"{size:g} GiB", *measures(result), f"{took_s:.1f}, {took_s / first_s:.2f}"
-    without = {"kv_offloading_size": None, "kv_offloading_bandwidth": None}
-    endless = scenario.model_copy(update={**without, "num_gpu_blocks_override": ENOUGH_BLOCKS})
+        name = f"{size:g} GiB" if bandwidth is None else f"{size:g} GiB over {bandwidth}"
+        yield name, *measures(result), f"{took_s:.1f}, {took_s / first_s:.2f}"
+    endless = Scenario(**stated | {"num_gpu_blocks_override": ENOUGH_BLOCKS})
     yield "none, a pool without end", *measures(simulate(endless)), "-"
 
 
@@ -81,7 +87,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="h100-80gb")
     parser.add_argument("--rate-scale", type=float, default=0.25)
     parser.add_argument("--num-requests", type=int, default=3000)
-    parser.add_argument("--bandwidth", default=None)
+    parser.add_argument("--bandwidths", nargs="*", default=[])
     parser.add_argument("--sizes", type=float, nargs="*", default=[0, 100, 500, 2048])
     arguments = parser.parse_args()
     print(machine())
@@ -93,10 +99,8 @@ def main() -> None:
         rate_scale=arguments.rate_scale,
         num_requests=arguments.num_requests,
         spread_ticks=True,
-        kv_offloading_size=1.0,
-        kv_offloading_bandwidth=arguments.bandwidth,
     )
-    for row in rows(scenario, arguments.sizes):
+    for row in rows(scenario, arguments.sizes, arguments.bandwidths):
         print("| " + " | ".join(row) + " |", flush=True)
 
 

@@ -152,13 +152,11 @@ class HostTier:
         """These keys are about to find no block any more. The first of a position's takes it along."""
         lru, pins, writing = self._lru, self._pins, self._writing
         positions = self._positions(keys)
-        there = [position for position in positions if position in lru] if lru else []
-        for position in there:
-            lru.move_to_end(position)  # it was in use until now
-        if len(there) == len(positions):
-            return
+        for position in positions:
+            if position in lru:
+                lru.move_to_end(position)  # it was in use until now
         absent = [each for each in positions if each not in lru and each not in pins and each not in writing]
-        if len(positions) < len(keys) or len(self._keys(keys[0])) > 1:
+        if self.num_blocks(keys[0]) > 1:  # what went with another group's block is not whole any more
             absent = [position for position in absent if self._is_on_device(position)]
         if absent:
             self._writer.evicted(absent)
@@ -166,7 +164,7 @@ class HostTier:
     def left(self, keys: list[int]) -> None:
         """These keys find no block any more."""
         found, lru, pins = self._found, self._lru, self._pins
-        if len(self._keys(keys[0])) == 1:
+        if self.num_blocks(keys[0]) == 1:
             gone = [key for key in keys if key not in lru and key not in pins]
         else:
             gone = [key for key in keys if not self.holds(self._position(key))]
@@ -179,7 +177,7 @@ class HostTier:
 
     def _positions(self, keys: list[int]) -> list[int]:
         """Each position of these keys once, in order."""
-        if len(self._keys(keys[0])) == 1:
+        if self.num_blocks(keys[0]) == 1:
             return keys
         return list(dict.fromkeys(map(self._position, keys)))
 
@@ -191,7 +189,7 @@ class HostTier:
 
     def _all_keys(self, positions: list[int]) -> list[int]:
         """Those of all these positions, which are of one type."""
-        if len(self._keys(positions[0])) == 1:
+        if self.num_blocks(positions[0]) == 1:
             return positions
         return [key for position in positions for key in self._keys(position)]
 

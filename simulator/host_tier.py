@@ -91,6 +91,7 @@ class HostMemory:
         )
         self.staging_bytes = STAGED_STEPS * num_ranks * step_bytes
         """That may wait to be copied out. It lies outside the pool."""
+        self._block_bytes = num_ranks * deployment.layout.bytes_per_block
         self._step_times = deployment.step_times
         threshold = limits.long_prefill_token_threshold
         self._max_chunk = min(threshold or limits.max_num_batched_tokens, limits.max_num_batched_tokens)
@@ -193,10 +194,15 @@ class HostMemory:
         return asked
 
     def _fetch_s(self, num_bytes: int) -> float:
-        """From now until so many bytes are on the device."""
+        """From now until so many bytes are on the device, at most: what they displace must have left by then."""
         if not num_bytes:
             return 0.0
-        return FETCH_LATENCY_S + self.incoming.wait_s(self._env.now) + num_bytes / self.incoming.bytes_per_s
+        now_s, pool = self._env.now, self.tier.manager.pool
+        seconds = self.incoming.wait_s(now_s) + num_bytes / self.incoming.bytes_per_s
+        displaced_bytes = num_bytes - (pool.num_free - pool.num_cached_free) * self._block_bytes
+        if displaced_bytes > 0:
+            seconds = max(seconds, self.outgoing.wait_s(now_s) + displaced_bytes / self.outgoing.bytes_per_s)
+        return FETCH_LATENCY_S + seconds
 
     def start(self, request: Request, loads: list[Load]) -> None:
         """Copy what was offered last."""
