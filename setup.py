@@ -15,6 +15,7 @@ COMPILED = (
     "kvcache/document_pool.py",
     "kvcache/coordinator.py",
     "kvcache/hashing.py",
+    "kvcache/host_tier.py",
     "kvcache/key_journal.py",
     "kvcache/ledger.py",
     "kvcache/manager.py",

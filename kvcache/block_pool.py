@@ -182,7 +182,7 @@ class BlockPool:
     def _forget(self, keys: list[int], blocks: list[int], is_anchor: bool) -> None:
         """Take blocks out of the map; what is anchored to keys that are gone then is unreachable."""
         block_of, copies = self.block_of, self._copies
-        self._note(keys)
+        self.tell_copies(keys)
         if not copies or copies.keys().isdisjoint(keys):
             for key in keys:
                 del block_of[key]
@@ -260,7 +260,7 @@ class BlockPool:
         `is_anchor` are keys of full attention, which blocks of other types may need to be hit.
         """
         block_of = self.block_of
-        self._note(keys)
+        self.tell_copies(keys)
         if keys[0] >= 0:
             self._num_shared_hashings += 1
         if is_anchor:
@@ -275,7 +275,7 @@ class BlockPool:
             if first != block:
                 copies.setdefault(key, [first]).append(block)
 
-    def _note(self, keys: list[int]) -> None:
+    def tell_copies(self, keys: list[int]) -> None:
         """What these keys find changes: tell those who keep a copy."""
         for journal in self._journals:
             journal.note(keys)

@@ -20,6 +20,7 @@ class PrefixSnapshot:
         self._journal = KeyJournal(manager.pool.block_of)
         manager.pool.add_journal(self._journal)
         self._memory = KVCacheManager(layout, manager.settings, layout.pool_kind.new_pool(layout.groups, num_blocks=1))
+        self._memory.pool.keeps_beginnings = manager.pool.keeps_beginnings
 
     def refresh(self) -> None:
         """Remember what the manager holds now. Costs what has changed since, at most a copy of its map."""

@@ -74,6 +74,8 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     disable_hybrid_kv_cache_manager: options.DisableHybrid = False,
     grouping: options.Grouping = None,
     semantics: options.Semantics = "vllm",
+    kv_offloading_size: options.KvOffloadingSize = None,
+    kv_offloading_bandwidth: options.KvOffloadingBandwidth = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     async_scheduling: options.AsyncScheduling = True,

@@ -120,6 +120,12 @@ Semantics = Annotated[
         " cached, the smallest type's group size, one queue of free blocks, admission by the first chunk). [vllm]",
     ),
 ]
+KvOffloadingSize = Annotated[
+    float | None, _option(CACHE, "GiB of host memory, of all ranks, for blocks that the pool evicts. [none]")
+]
+KvOffloadingBandwidth = Annotated[
+    str | None, _option(CACHE, "Of each rank's link to the host, one way: 50GB/s. [80% of the GPU's link]")
+]
 
 MaxNumSeqs = Annotated[int | None, _option(SCHEDULER, "Requests of one step, at most. [by GPU]")]
 MaxNumBatchedTokens = Annotated[int | None, _option(SCHEDULER, "Tokens of one step, at most. [by GPU]")]

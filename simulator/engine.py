@@ -11,6 +11,7 @@ from kvcache.policies import GroupingPolicy
 from simulator.arrival import Arrival
 from simulator.backing import back
 from simulator.deployment import Deployment, deploy
+from simulator.host_tier import with_host_memory
 from simulator.latency import StepTimes
 from simulator.metrics import summarize
 from simulator.recorder import BATCHES_PER_SAMPLE, Recorder
@@ -66,30 +67,32 @@ def simulate(
             raise ScenarioError(f"{name}: goes with requests that arrive at times of their own, not with a closed loop")
         return simulate_closed_loop(scenario, trace, on_progress)
     deployment = deploy(scenario, policy)
-    scheduler = deployment.new_scheduler()
+    scheduler, host = with_host_memory(deployment)
+    connect = (lambda env, inbox: None) if host is None else host.connect
     recorder = Recorder(scheduler, on_progress, batches_per_sample)
     trace = trace or workload_of(scenario)
     backing = back(deployment, scheduler, trace)
     if timeline is None:
         arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected, backing.expect)
-        run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(recorder))
+        run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(recorder), connect=connect)
     else:
         with writing(timeline) as events:
             observer = Timeline(events, scheduler, recorder)
             arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected, backing.expect))
-            run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(observer))
+            run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(observer), connect=connect)
     tables = {
         "requests": recorder.requests_table(),
         "steps": recorder.steps_table(),
         "token_gaps": recorder.token_gaps_table(),
     }
-    capacity = deployment.describe()
+    capacity, tally = deployment.describe(), None if host is None else host.tally()
     return Result(
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
         tables=tables,
-        summary=summarize(**tables, capacity=capacity),
+        summary=summarize(**tables, capacity=capacity, host=tally),
         measured_memory=backing.measured(),
+        host_tally=tally,
     )
 
 
@@ -132,13 +135,16 @@ def run_to_the_end(
     arrivals: Iterator[Request],
     observer: StepObserver,
     planning_s: float = 0.0,
+    connect: Callable[[simpy.Environment, Inbox], None] = lambda env, inbox: None,
 ) -> float:
     """Serve all `arrivals` (in order of arrival) on one replica; gives back the simulated time, in seconds.
 
-    `planning_s` is what asynchronous scheduling takes to plan a step while nothing runs.
+    `planning_s` is what asynchronous scheduling takes to plan a step while nothing runs. `connect` gives the world to
+    whoever else is in it: the scheduler's source, say.
     """
     env = simpy.Environment()
     inbox = Inbox(env, scheduler)
+    connect(env, inbox)
     env.process(serve(env, scheduler, step_times, inbox, observer, planning_s))
     env.process(_deliver(env, arrivals, inbox))
     env.run()

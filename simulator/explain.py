@@ -52,6 +52,8 @@ def explain(
         raise ScenarioError(
             f"explain: knows vLLM's pool only, not --grouping {scenario.grouping} with --semantics {scenario.semantics}"
         )
+    if scenario.kv_offloading_size:
+        raise ScenarioError("explain: does not know host tiers yet (--kv-offloading-size)")
     trace = trace or workload_of(scenario)
     manager = WatchedManager(deployment.layout, deployment.cache_settings)
     scheduler = deployment.new_scheduler(manager)

@@ -12,6 +12,8 @@ from simulator.arrival import Arrival
 from simulator.batch import Batch
 from simulator.deployment import Deployment
 from simulator.engine import too_long
+from simulator.host_tally import HostTally, add_up_lives
+from simulator.host_tier import with_host_memory
 from simulator.lives import Lives, State
 from simulator.load import Load
 from simulator.metrics import count_requests, summarize
@@ -53,7 +55,7 @@ class Replica:
         """Off until its `lives` are started; it takes so long to start then."""
         self.name = str(number)
         self.deployment = deployment
-        self.scheduler = deployment.new_scheduler()
+        self.scheduler, self._host = with_host_memory(deployment)
         self.recorder = Recorder(self.scheduler)
         self.max_num_seqs = deployment.scheduler_settings.max_num_seqs
         self.load = Load()
@@ -77,6 +79,8 @@ class Replica:
         self.has_server = False
         """Whether somebody is there whose cache and requests count: not before it is up, nor once it is gone."""
         self._is_new = True
+        self._tallies: list[HostTally] = []
+        """Of the host memory of lives that are over."""
         self._new_server()
 
     # Its lives.
@@ -84,10 +88,16 @@ class Replica:
     def _new_server(self) -> None:
         """An empty cache, and nobody there."""
         if not self._is_new:
-            self.scheduler = self.deployment.new_scheduler()
+            if self._host is not None:
+                self._tallies.append(self._host.tally())
+            self.scheduler, self._host = with_host_memory(self.deployment)
             self.recorder.restart(self.scheduler)
         self._inbox = Inbox(self._env, self.scheduler)
-        self._snapshot = PrefixSnapshot(self.scheduler.manager) if self._staleness_s else None
+        self._prefixes = self.scheduler.manager
+        if self._host is not None:
+            self._host.connect(self._env, self._inbox)
+            self._prefixes = self._host.tier.prefixes
+        self._snapshot = PrefixSnapshot(self._prefixes) if self._staleness_s else None
         self._snapshot_s = -self._staleness_s
 
     def _changed(self, state: State) -> None:
@@ -106,7 +116,9 @@ class Replica:
     def _abandon(self) -> None:
         """The server is gone, with its cache and with what requests had got; they are elsewhere from now on."""
         scheduler, self.has_server = self.scheduler, False
-        scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
+        scheduler.manager.check_integrity(
+            [request.blocks for request in (*scheduler.running.values(), *scheduler.held)]
+        )
         for _, num_tokens in generated_tokens(scheduler):
             self.lost_tokens += num_tokens
             self.num_lost_answers += num_tokens > 0
@@ -135,13 +147,15 @@ class Replica:
         return self.load.num
 
     def held_tokens(self, arrival: Arrival) -> int:
-        """Tokens of the prompt that would be hit here, as of at most `staleness_s` ago."""
+        """Tokens of the prompt that the device has here, or it and its host, as of at most `staleness_s` ago."""
         keys = arrival.keys_for(self.scheduler.manager)
         return self._known_prefixes().peek_hit(keys, arrival.row.prompt_tokens)
 
     def _known_prefixes(self) -> KVCacheManager | PrefixSnapshot:
+        if self._host is not None:
+            self._host.settle()
         if self._snapshot is None:
-            return self.scheduler.manager
+            return self._prefixes
         if self._env.now - self._snapshot_s >= self._staleness_s:
             self._snapshot.refresh()
             self._snapshot_s = self._env.now
@@ -175,15 +189,20 @@ class Replica:
             "steps": self.recorder.steps_table(),
             "token_gaps": self.recorder.token_gaps_table(),
         }
-        capacity = self.deployment.describe()
-        summary = summarize(**tables, capacity=capacity)
+        capacity, tally = self.deployment.describe(), self._host_tally()
+        summary = summarize(**tables, capacity=capacity, host=tally)
         summary["requests"] = count_requests(tables["requests"], may_lose=may_lose)
         return Result(
             scenario=self.deployment.resolved_scenario(),
             capacity=capacity,
             tables=tables,
             summary=summary,
+            host_tally=tally,
         )
+
+    def _host_tally(self) -> HostTally | None:
+        """Of its host memory, over all of its lives."""
+        return None if self._host is None else add_up_lives([*self._tallies, self._host.tally()])
 
     # A replica is a `StepObserver`.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulator.fleet_history import NOWHERE, History, lost_table
+from simulator.host_tally import add_up
 from simulator.load import Load
 from simulator.metrics import Floats, count_requests, rounded, summarize
 from simulator.operations import QUIET
@@ -54,7 +55,9 @@ def combine(fleet: Fleet, results: Sequence[Result], stated: dict[str, Any]) -> 
     capacity = {name: sum(result.capacity[name] for result in results) for name in SUMMED_CAPACITY}
     null_blocks = len(results) - 1
     is_operated = fleet.operations != QUIET
-    summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks})
+    tallies = [result.host_tally for result in results if result.host_tally is not None]
+    host_tally = add_up(tallies) if tallies else None
+    summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks}, host=host_tally)
     usable_blocks = capacity["num_blocks"] - len(results)
     summary["kv_cache_usage"]["max"] = rounded(_most_at_once(tables["steps"], "held_blocks") / usable_blocks)
     for column in ("running", "waiting"):
@@ -73,7 +76,14 @@ def combine(fleet: Fleet, results: Sequence[Result], stated: dict[str, Any]) -> 
         stated = {**stated, **fleet.operations.to_json()}
         _add_history(summary, tables, fleet)
     scenario = {**results[0].scenario, "fleet": stated}
-    return FleetResult(scenario=scenario, capacity=capacity, tables=tables, summary=summary, replicas=tuple(results))
+    return FleetResult(
+        scenario=scenario,
+        capacity=capacity,
+        tables=tables,
+        summary=summary,
+        host_tally=host_tally,
+        replicas=tuple(results),
+    )
 
 
 def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Fleet) -> None:
@@ -112,7 +122,14 @@ def _merged(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 
 def _stacked(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([table[name] for table in tables]) for name, _ in tables[0].items()}
+    columns = [dict(table.items()) for table in tables]
+    names = dict.fromkeys(name for table in columns for name in table)
+    return {name: np.concatenate([_column(table, name) for table in columns]) for name in names}
+
+
+def _column(table: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """A column; nothing was loaded where there is no host tier to load from."""
+    return table[name] if name in table else np.zeros(len(table["request_id"]), dtype=np.int64)
 
 
 def _ended_in_order(requests: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

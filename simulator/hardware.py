@@ -34,8 +34,15 @@ class Gpu:
     fp4_flops_per_s: float | None = None
     interconnect_bytes_per_s: float
     """To its peers, one way: NVLink or its like, else PCIe."""
+    host_bytes_per_s: float | None = None
+    """To its host's memory, one way, by name: PCIe x16 unless it says otherwise. None: not known."""
     source: str
     aliases: tuple[str, ...] = ()
+
+
+# PCIe x16 one way, as the tables of aiconfigurator have it ("pcie_bw")
+_PCIE_4 = 32e9
+_PCIE_5 = 64e9
 
 
 def _aiconfigurator(file: str) -> str:
@@ -50,6 +57,7 @@ GPUS = (
         bandwidth_bytes_per_s=1555e9,
         bf16_flops_per_s=312e12,
         interconnect_bytes_per_s=300e9,
+        host_bytes_per_s=_PCIE_4,
         source="NVIDIA A100 datasheet (github astroC86/gpu-datasheet); link: yobitel.com/knowledge-base/nvidia-a100",
     ),
     Gpu(
@@ -59,6 +67,7 @@ GPUS = (
         bandwidth_bytes_per_s=2039e9,
         bf16_flops_per_s=312e12,
         interconnect_bytes_per_s=300e9,
+        host_bytes_per_s=_PCIE_4,
         source=_aiconfigurator("a100_sxm"),
     ),
     Gpu(
@@ -67,6 +76,7 @@ GPUS = (
         bandwidth_bytes_per_s=1935e9,
         bf16_flops_per_s=312e12,
         interconnect_bytes_per_s=32e9,  # PCIe 4; a bridge between two cards is optional
+        host_bytes_per_s=_PCIE_4,
         source=_aiconfigurator("a100_pcie"),
     ),
     Gpu(
@@ -77,6 +87,7 @@ GPUS = (
         bf16_flops_per_s=989e12,
         fp8_flops_per_s=1979e12,
         interconnect_bytes_per_s=450e9,
+        host_bytes_per_s=_PCIE_5,
         source=_aiconfigurator("h100_sxm") + "; NVIDIA H100 datasheet 2430615",
     ),
     Gpu(
@@ -86,6 +97,7 @@ GPUS = (
         bf16_flops_per_s=756.5e12,
         fp8_flops_per_s=1513e12,
         interconnect_bytes_per_s=64e9,  # PCIe 5; a bridge between two cards is optional
+        host_bytes_per_s=_PCIE_5,
         source=_aiconfigurator("h100_pcie"),
     ),
     Gpu(
@@ -96,6 +108,7 @@ GPUS = (
         bf16_flops_per_s=835.5e12,
         fp8_flops_per_s=1671e12,
         interconnect_bytes_per_s=300e9,  # a bridge between two cards
+        host_bytes_per_s=_PCIE_5,
         source="NVIDIA H100 NVL datasheet (github inference-sim/training, h100-nvl.json), its sparse peaks halved",
     ),
     Gpu(
@@ -107,6 +120,7 @@ GPUS = (
         bf16_flops_per_s=989e12,
         fp8_flops_per_s=1979e12,
         interconnect_bytes_per_s=450e9,
+        host_bytes_per_s=_PCIE_5,
         source=_aiconfigurator("h200_sxm") + "; memory: a vLLM start-up log",
     ),
     Gpu(
@@ -118,6 +132,7 @@ GPUS = (
         fp8_flops_per_s=4500e12,
         fp4_flops_per_s=9000e12,
         interconnect_bytes_per_s=900e9,
+        host_bytes_per_s=_PCIE_5,
         source=_aiconfigurator("b200_sxm") + "; NVIDIA Blackwell datasheet 3384703",
     ),
     Gpu(
@@ -139,6 +154,7 @@ GPUS = (
         fp8_flops_per_s=5000e12,
         fp4_flops_per_s=10000e12,
         interconnect_bytes_per_s=900e9,
+        host_bytes_per_s=225e9,  # NVLink-C2C: 450 GB/s each way between a Grace CPU and its two GPUs
         source=_aiconfigurator("gb200"),
     ),
     Gpu(
@@ -149,6 +165,7 @@ GPUS = (
         fp8_flops_per_s=5000e12,
         fp4_flops_per_s=15000e12,
         interconnect_bytes_per_s=900e9,
+        host_bytes_per_s=225e9,  # NVLink-C2C: 450 GB/s each way between a Grace CPU and its two GPUs
         source=_aiconfigurator("gb300"),
     ),
     Gpu(
@@ -159,6 +176,7 @@ GPUS = (
         bf16_flops_per_s=121e12,
         fp8_flops_per_s=242e12,
         interconnect_bytes_per_s=32e9,
+        host_bytes_per_s=_PCIE_4,
         source=_aiconfigurator("l4"),
     ),
     Gpu(
@@ -169,6 +187,7 @@ GPUS = (
         bf16_flops_per_s=362.05e12,
         fp8_flops_per_s=733e12,
         interconnect_bytes_per_s=32e9,
+        host_bytes_per_s=_PCIE_4,
         source=_aiconfigurator("l40s"),
     ),
     Gpu(
@@ -177,6 +196,7 @@ GPUS = (
         bandwidth_bytes_per_s=600e9,
         bf16_flops_per_s=70e12,  # not confirmed by a datasheet; the A10 has 125
         interconnect_bytes_per_s=32e9,
+        host_bytes_per_s=_PCIE_4,
         source="baseten.co, A10 vs A10G",
     ),
     Gpu(
@@ -185,6 +205,7 @@ GPUS = (
         bandwidth_bytes_per_s=600e9,
         bf16_flops_per_s=125e12,
         interconnect_bytes_per_s=32e9,
+        host_bytes_per_s=_PCIE_4,
         source="github citsjtu2020/LLM-Prof hardware_spec.md; github astroC86/gpu-datasheet",
     ),
     Gpu(
@@ -195,6 +216,7 @@ GPUS = (
         bf16_flops_per_s=165.2e12,
         fp8_flops_per_s=330.3e12,  # accumulating in fp32
         interconnect_bytes_per_s=32e9,
+        host_bytes_per_s=_PCIE_4,
         source="waredb.com, gigagpu.com; memory: LLMServingSim, profile of an RTX 4090",
     ),
     Gpu(
@@ -206,6 +228,7 @@ GPUS = (
         fp8_flops_per_s=935.6e12,
         fp4_flops_per_s=1871.2e12,
         interconnect_bytes_per_s=64e9,
+        host_bytes_per_s=_PCIE_5,
         source=_aiconfigurator("rtx_pro_6000_server"),
     ),
     Gpu(
@@ -215,6 +238,7 @@ GPUS = (
         bf16_flops_per_s=1307.4e12,
         fp8_flops_per_s=2614.9e12,
         interconnect_bytes_per_s=448e9,
+        host_bytes_per_s=_PCIE_5,
         source="github alpharomercoma/MI300X-vs-H200 METHODOLOGY; link: gpu.blog",
     ),
     Gpu(
@@ -224,6 +248,7 @@ GPUS = (
         bf16_flops_per_s=1307.4e12,
         fp8_flops_per_s=2614.9e12,  # taken from the MI300X, of the same architecture, as is the link
         interconnect_bytes_per_s=448e9,
+        host_bytes_per_s=_PCIE_5,
         source="docs.vultr.com inference cookbook",
     ),
     Gpu(
@@ -234,6 +259,7 @@ GPUS = (
         fp8_flops_per_s=5000e12,
         fp4_flops_per_s=10000e12,
         interconnect_bytes_per_s=537.5e9,  # not confirmed by a datasheet
+        host_bytes_per_s=_PCIE_5,
         source="theregister.com 2025-06-12; peaks: AMD at ISSCC",
     ),
     Gpu(

@@ -9,7 +9,7 @@ blocks at once and stands aside; who waits behind it goes on. When the contents 
 hold no blocks, and computes what is left: at least one token.
 """
 
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from kvcache.manager import KVCacheManager
 from kvcache.managers import Load
@@ -45,6 +45,8 @@ class KVSource(Protocol):
 
 class LoadingScheduler(Scheduler):
     """Decides for one replica that has a source of keys and values beside its own steps."""
+
+    has_source: ClassVar[bool] = True
 
     def __init__(
         self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...], source: KVSource

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvcache.ledger import NEEDED_PARTS, WASTED_PARTS
+from simulator.host_tally import HostTally
 from simulator.table import Columns
 
 __all__ = [
@@ -51,8 +52,10 @@ class Timeline:
     """[bins] the most in the bin."""
 
 
-def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: Mapping[str, Any]) -> dict[str, Any]:
-    """All measures of a run as plain values, in a fixed order of keys, ready for JSON."""
+def summarize(
+    requests: Columns, steps: Columns, token_gaps: Columns, capacity: Mapping[str, Any], host: HostTally | None = None
+) -> dict[str, Any]:
+    """All measures of a run as plain values, in a fixed order of keys, ready for JSON; `host` is of its host tier."""
     span_s = makespan_s(requests, steps)
     gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
     summary = {
@@ -64,7 +67,7 @@ def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: 
         "e2e_s": distribution(_elapsed_s(_where(requests, _finished(requests), "arrival_s", "finish_s"), "finish_s")),
         "queue_s": distribution(_elapsed_s(requests, "first_scheduled_s")),
         "throughput": _throughput(requests, span_s),
-        "prefix_cache_hit_rate": _prefix_cache_hit_rate(requests),
+        "prefix_cache_hit_rate": _share_of_prompts(requests, "cached_tokens"),
         "preemptions": {
             "total": int(_values(requests, "num_preemptions").sum()),
             "requests": int(np.count_nonzero(_values(requests, "num_preemptions"))),
@@ -76,7 +79,30 @@ def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: 
         "steps": int(_values(steps, "num_steps").sum()),
         "evictions": int(_values(steps, "evictions").sum()),
     }
+    if host is not None:
+        summary["host_tier"] = _host_tier(host, requests, span_s)
     return {key: rounded(value) for key, value in summary.items()}
+
+
+def _host_tier(tally: HostTally, requests: Columns, span_s: float) -> dict[str, Any]:
+    link_s = span_s * tally.num_replicas
+    busy_s = {"out": tally.busy_out_s, "in": tally.busy_in_s}
+    return {
+        "capacity_bytes": tally.capacity_bytes,
+        "used_bytes": tally.used_bytes,
+        "device_hit_rate": _share_of_prompts(requests, "cached_tokens"),
+        "host_hit_rate": _share_of_prompts(requests, "loaded_tokens"),
+        "bytes_out": tally.bytes_out,
+        "bytes_in": tally.bytes_in,
+        "link_utilization": {name: busy / link_s if link_s else None for name, busy in busy_s.items()},
+        "fetches": tally.num_fetches,
+        "fetched_tokens": tally.fetched_tokens,
+        "fetch_s": distribution(np.array(tally.fetches_s, dtype=np.float64)),
+        "declined_requests": tally.declined_requests,
+        "evicted_blocks": tally.evicted_blocks,
+        "dropped_blocks": tally.dropped_blocks,
+        "dropped_bytes": tally.dropped_bytes,
+    }
 
 
 def makespan_s(requests: Columns, steps: Columns) -> float:
@@ -187,12 +213,12 @@ def _throughput(requests: Columns, span_s: float) -> dict[str, float | None]:
     return {name: float(total) / span_s if span_s > 0 else None for name, total in totals.items()}
 
 
-def _prefix_cache_hit_rate(requests: Columns) -> float | None:
-    """Prompt tokens that were found at the first admission, of all prompt tokens of admitted requests."""
+def _share_of_prompts(requests: Columns, column: str) -> float | None:
+    """Prompt tokens that need not be computed at the first admission, of all prompt tokens of admitted requests."""
     is_admitted = ~np.isnan(_floats(requests, "first_scheduled_s"))
-    admitted = _where(requests, is_admitted, "prompt_tokens", "cached_tokens")
+    admitted = _where(requests, is_admitted, "prompt_tokens", column)
     prompt_tokens = float(admitted["prompt_tokens"].sum())
-    return float(admitted["cached_tokens"].sum()) / prompt_tokens if prompt_tokens else None
+    return float(admitted[column].sum()) / prompt_tokens if prompt_tokens else None
 
 
 def _kv_cache_usage(steps: Columns, capacity: Mapping[str, Any], span_s: float) -> dict[str, float | None]:

@@ -101,7 +101,9 @@ class Recorder:
         self._on_progress = on_progress
         self._between_samples = batches_per_sample, batches_per_sample * STEPS_PER_SAMPLE // BATCHES_PER_SAMPLE
         self._pool_bytes = PoolBytes(scheduler)
-        self._requests = _Rows((*REQUEST_TIMES, *REQUEST_COUNTS), REQUEST_COUNTS)
+        self._has_source = scheduler.has_source
+        counts = (*REQUEST_COUNTS, "loaded_tokens") if scheduler.has_source else REQUEST_COUNTS
+        self._requests = _Rows((*REQUEST_TIMES, *counts), counts)
         self._names: dict[str, list[str | None]] = {name: [] for name in REQUEST_NAMES}
         self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS), STEP_COUNTS)
         self._gaps = _Rows(("gap_s",))
@@ -215,6 +217,7 @@ class Recorder:
                 request.cached_tokens,
                 request.num_preemptions,
                 request.priority,
+                *((request.loaded_tokens,) if self._has_source else ()),
             )
         )
 

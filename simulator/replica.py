@@ -76,6 +76,7 @@ class Inbox:
             yield env.timeout(ends_s[-1])
         except simpy.Interrupt as interrupt:
             if interrupt.cause == STOPPED:
+                self._in_run = None
                 raise
             # At equal times arrivals come before the step, so one that starts now is cut off too.
             steps_done = min(bisect_left(ends_s, env.now - start_s) + 1, len(ends_s))

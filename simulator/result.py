@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from simulator.host_tally import HostTally
 from simulator.table import Columns, frame_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Result:
     """requests, steps and token_gaps, by column: see the properties of these names; and sessions, if there were any."""
     summary: dict[str, Any]
     """What `metrics.summarize` made of the tables."""
+    host_tally: HostTally | None = None
+    """What the host tier did, if there was one: `summary["host_tier"]` is made of it."""
     measured_memory: dict[str, Any] | None = None
     """What the pool took as real memory, if it was backed: see `backing.Backing.measured`."""
 
@@ -39,7 +42,8 @@ class Result:
 
         request_id, arrival_s, first_scheduled_s, first_token_s, finish_s (NaN where it did not happen), prompt_tokens,
         output_tokens, cached_tokens (prefix hit at the first admission), num_preemptions, priority, session, status
-        ("finished", "rejected" or "unfinished"), reason.
+        ("finished", "rejected" or "unfinished"), reason. With a host tier also loaded_tokens: those behind the hit
+        that were fetched at the first admission.
         """
         return frame_of(self.tables["requests"])
 

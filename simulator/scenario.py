@@ -61,7 +61,13 @@ def _parse_retention(value: object) -> object:
     return value
 
 
+def _parse_rate(value: object) -> object:
+    """Bytes a second, as bytes are written; "/s" or "ps" may follow."""
+    return parse_bytes(re.sub(r"(/|p)s\s*$", "", value, flags=re.IGNORECASE) if isinstance(value, str) else value)
+
+
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
+Rate = Annotated[int, BeforeValidator(_parse_rate), Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AttentionDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
@@ -153,6 +159,10 @@ class Scenario(BaseModel):
     """Which layers share a block table (`kvcache.policies`); None: as the semantics have it."""
     semantics: Literal["vllm", "document"] = "vllm"
     """Whose rules hold where they differ: vLLM 0.32's, or those of the design document, which it has moved on from."""
+    kv_offloading_size: Annotated[float, Field(ge=0)] | None = None
+    """GiB of host memory for blocks that the device evicts, of all ranks together; None or 0: there is no such tier."""
+    kv_offloading_bandwidth: Rate | None = None
+    """Bytes a second of each rank's link to the host, one way; None: what copies reach of the GPU's own."""
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
     async_scheduling: bool = True

@@ -7,6 +7,7 @@ end, and decodes whose block tables change. All other decodes advance with the s
 
 from collections import deque
 from collections.abc import Iterator
+from typing import ClassVar
 
 from kvcache.errors import InvariantError
 from kvcache.manager import KVCacheManager
@@ -31,6 +32,9 @@ class Scheduler:
     Progress is counted when a step is planned, as a server does, so the next one can be planned before it has run
     (asynchronous scheduling). What it computed is settled by `complete`, in the same order.
     """
+
+    has_source: ClassVar[bool] = False
+    """Whether some keys and values come from elsewhere: see `loading`."""
 
     def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
         self.manager = manager

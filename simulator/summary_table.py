@@ -49,6 +49,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Waiting requests", _mean_and_max(summary["waiting"], format_number)),
         ("Preemptions", _preemptions(summary["preemptions"])),
         ("Evicted blocks", f"{summary['evictions']:,}"),
+        *_host_lines(summary.get("host_tier")),
         ("Steps", f"{summary['steps']:,}"),
         *_operation_lines(summary.get("operations")),
         *_session_lines(summary.get("sessions")),
@@ -136,6 +137,21 @@ def format_number(value: float | None) -> str:
     if value == round(value) or abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.3g}"
+
+
+def _host_lines(host: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Of a host tier, if there is one."""
+    if host is None:
+        return []
+    out, back = (f"{format_share(host['link_utilization'][way])} of the link" for way in ("out", "in"))
+    return [
+        ("Host tier hit rate", f"{format_share(host['host_hit_rate'])} beside {format_share(host['device_hit_rate'])}"),
+        ("Host tier", f"{format_bytes(host['used_bytes'])} of {format_bytes(host['capacity_bytes'])}"),
+        ("Copied to the host", f"{format_bytes(host['bytes_out'])} ({out}), {host['dropped_blocks']:,} blocks dropped"),
+        ("Fetched from the host", f"{format_bytes(host['bytes_in'])} ({back}) in {host['fetches']:,} fetches"),
+        ("Time of a fetch", _spread(host["fetch_s"])),
+        ("Computed instead of fetched", f"by {host['declined_requests']:,} requests"),
+    ]
 
 
 def _request_lines(requests: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -113,6 +113,11 @@ class SingleTypeManager(ABC):
                 end = middle
         return start
 
+    def cached_among(self, keys: list[int], start: int, end: int) -> list[int]:
+        """The positions from `start` to `end` whose blocks are cached."""
+        units = self.units_per_block
+        return [at for at in range(start, end) if self.is_cached(keys[(at + 1) * units - 1])]
+
     def first_hit_position(self, hit_tokens: int) -> int:
         """The first block that a request which resumes after `hit_tokens` needs."""
         return max(0, self.first_needed_token(hit_tokens)) // self.block_size
@@ -203,7 +208,7 @@ class SingleTypeManager(ABC):
         """What a request needs that resumes after `num_tokens`; cached blocks of the first `hit_tokens` are used."""
         positions = range(self.first_hit_position(num_tokens), cdiv(num_tokens, self.block_size))
         stop, units = min(positions.stop, hit_tokens // self.block_size), self.units_per_block
-        cached = [at for at in range(positions.start, stop) if self.is_cached(keys[(at + 1) * units - 1])]
+        cached = self.cached_among(keys, positions.start, stop)
         hit_keys = self.group_keys([keys[(at + 1) * units - 1] for at in cached])
         return Load(positions, cached, list(map(self.block_of.__getitem__, hit_keys)))
 

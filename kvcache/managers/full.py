@@ -22,6 +22,10 @@ class FullAttentionManager(SingleTypeManager):
         hit_tokens = self.first_missing(keys, 0, max_tokens // self.block_size) * self.block_size
         return hit_tokens // self.policy.alignment * self.policy.alignment
 
+    def cached_among(self, keys: list[int], start: int, end: int) -> list[int]:
+        """The positions from `start` to `end` whose blocks are cached: those before the first that is not."""
+        return list(range(start, self.first_missing(keys, start, end)))
+
     def hit_blocks(self, keys: list[int], hit_tokens: int) -> list[int]:
         """Ids of the cached blocks of a hit.
 

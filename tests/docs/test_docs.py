@@ -148,6 +148,7 @@ def test_every_invariant_has_its_line():
     page = ROOT / "docs" / "invariants.md"
     sections = (
         "## Of the pool",
+        "## Of the host tier",
         "## Of the memory ledger",
         "## Of block tables",
         "## Of the simulation",

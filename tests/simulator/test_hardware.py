@@ -40,6 +40,8 @@ def test_numbers_are_of_the_right_magnitude(gpu: Gpu) -> None:
     # FLOPs that can be done while one byte is read
     assert 100 <= gpu.bf16_flops_per_s / gpu.bandwidth_bytes_per_s <= 600
     assert 30e9 <= gpu.interconnect_bytes_per_s <= gpu.bandwidth_bytes_per_s
+    # the host is never nearer than a peer
+    assert gpu.host_bytes_per_s is None or 30e9 <= gpu.host_bytes_per_s <= gpu.interconnect_bytes_per_s
 
 
 @pytest.mark.parametrize("gpu", [gpu for gpu in GPUS if gpu.fp8_flops_per_s], ids=lambda gpu: gpu.name)
