@@ -36,7 +36,7 @@ from simulator.scenario import Scenario
 from simulator.scheduler import Scheduler
 from workloads import Trace
 
-__all__ = ["Fleet", "Replica", "simulate_fleet"]
+__all__ = ["Fleet", "Replica", "arrive", "simulate_fleet"]
 
 
 def simulate_fleet(
@@ -59,7 +59,7 @@ def simulate_fleet(
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
     fleet = Fleet(env, deployments, router, staleness_s, on_progress)
-    env.process(_arrive(env, trace or workload_of(scenarios[0]), fleet))
+    env.process(arrive(env, trace or workload_of(scenarios[0]), fleet.submit))
     env.run()
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
@@ -67,11 +67,12 @@ def simulate_fleet(
     return combine(results, [replica.load for replica in fleet.replicas], fleet.load, routing)
 
 
-def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:
+def arrive(env: simpy.Environment, trace: Trace, submit: Callable[[Arrival], None]) -> Generator[Event, object, None]:
+    """Submit each request of a trace at its time."""
     for serial, row in enumerate(trace):
         if row.arrival_s > env.now:
             yield wait_until(env, row.arrival_s)
-        fleet.submit(Arrival(row, trace.prefix_block_tokens, serial))
+        submit(Arrival(row, trace.prefix_block_tokens, serial))
 
 
 class Fleet:
@@ -84,12 +85,14 @@ class Fleet:
         router: Router,
         staleness_s: float = 0.0,
         on_progress: Callable[[float, int], None] | None = None,
+        new_replica: "Callable[..., Replica] | None" = None,
     ) -> None:
+        """`new_replica` makes one of another kind, from the arguments of `Replica`."""
         self._env = env
         self._router = router
         self._on_progress = on_progress
         self.replicas = [
-            Replica(env, str(number), deployment, self._left, staleness_s)
+            (new_replica or Replica)(env, str(number), deployment, self._left, staleness_s)
             for number, deployment in enumerate(deployments)
         ]
         self.queue: deque[Arrival] = deque()
@@ -152,7 +155,7 @@ class Replica:
         """`on_left` is told of the requests that ended here."""
         self.name = name
         self.deployment = deployment
-        self.scheduler = deployment.new_scheduler()
+        self.scheduler = self._new_scheduler()
         self.recorder = Recorder(self.scheduler)
         self.max_num_seqs = deployment.scheduler_settings.max_num_seqs
         self.load = Load()
@@ -168,6 +171,9 @@ class Replica:
         self._snapshot_s = -staleness_s
         self._inbox = Inbox(env, self.scheduler)
         env.process(serve(env, self.scheduler, deployment.step_times, self._inbox, self))
+
+    def _new_scheduler(self) -> Scheduler:
+        return self.deployment.new_scheduler()
 
     # A replica is a `ReplicaView`.
 

@@ -28,13 +28,21 @@ class FleetResult(Result):
     replicas: tuple[Result, ...]
 
 
-def combine(results: Sequence[Result], loads: Sequence[Load], fleet_load: Load, routing: dict[str, Any]) -> FleetResult:
+def combine(
+    results: Sequence[Result],
+    loads: Sequence[Load],
+    fleet_load: Load,
+    routing: dict[str, Any],
+    requests: Columns | None = None,
+) -> FleetResult:
     """All replicas' results (at least one) as one; `loads` are the requests in flight at each, and in the fleet.
 
-    `routing` is what to say of the router.
+    `routing` is what to say of the router. `requests`: the fleet's own table, where one request was at several.
     """
+    if requests is None:
+        requests = _merged([result.tables["requests"] for result in results])
     tables = {
-        "requests": _ended_in_order(_merged([result.tables["requests"] for result in results])),
+        "requests": _ended_in_order(requests),
         "steps": _in_order(_merged([result.tables["steps"] for result in results]), "start_s"),
         "token_gaps": _stacked([result.tables["token_gaps"] for result in results]),
     }
@@ -73,7 +81,7 @@ def _stacked(tables: Sequence[Columns]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([table[name] for table in tables]) for name, _ in tables[0].items()}
 
 
-def _ended_in_order(requests: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _ended_in_order(requests: Columns) -> dict[str, np.ndarray]:
     """By the time of the end; who was rejected, by that of the arrival."""
     end_s = np.where(np.isnan(requests["finish_s"]), requests["arrival_s"], requests["finish_s"])
     order = np.argsort(end_s, kind="stable")

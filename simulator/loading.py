@@ -1,12 +1,14 @@
-"""A scheduler whose requests need not compute all tokens that are not cached: some arrive from elsewhere.
+"""Schedulers of replicas that get contents of blocks from elsewhere, and of those that others get them from.
 
 ```
 waiting ──► held: blocks taken, contents on their way ──► held: contents there ──► running
+running ──► held: finished, its blocks are being read ──► gone
 ```
 
 As vLLM 0.32 schedules with a KV connector that loads while steps run: a request whose tokens are offered gets its
 blocks at once and stands aside; who waits behind it goes on. When the contents are there, it comes before all that
-hold no blocks, and computes what is left: at least one token.
+hold no blocks, and computes what is left: at least one token. And who has finished keeps the blocks that are still
+needed until they have been read: they are missing to others until then.
 """
 
 from typing import NamedTuple, Protocol
@@ -18,7 +20,7 @@ from simulator.plan import Plan, SchedulerSettings
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["NOTHING", "KVSource", "LoadingScheduler", "Offer"]
+__all__ = ["NOTHING", "KVSource", "LendingScheduler", "LoadingScheduler", "Offer"]
 
 
 class Offer(NamedTuple):
@@ -40,7 +42,10 @@ class KVSource(Protocol):
         """What a waiting request could have, whose prefix hit is `hit_tokens`. It may be asked again and again."""
 
     def start(self, request: Request, loads: list[Load]) -> None:
-        """The blocks were taken (one load for each manager): fill them, then call the replica's `Inbox.loaded`."""
+        """The blocks were taken (one load for each manager): fill them, then call the replica's `Inbox.loaded`.
+
+        No loads: all that was offered is cached here, and the request runs.
+        """
 
 
 class LoadingScheduler(Scheduler):
@@ -64,6 +69,8 @@ class LoadingScheduler(Scheduler):
                     return
             elif not self._admit_head(plan, hit_tokens, threshold, now_s):
                 return
+            elif offer.num_tokens and request.is_running:
+                self._source.start(request, [])
 
     # Loads.
 
@@ -141,3 +148,18 @@ class LoadingScheduler(Scheduler):
     def _num_equal_steps(self, plan: Plan) -> int:
         """As without loads; who has his contents and no room is looked at again in each step."""
         return 1 if any(self.held.values()) else super()._num_equal_steps(plan)
+
+
+class LendingScheduler(Scheduler):
+    """Decides for one replica whose requests are continued by others, which read their blocks."""
+
+    def _give_back(self, request: Request) -> None:
+        """What a later token needs stays held until it has been read."""
+        self.manager.keep_needed(request.blocks, request.computed)
+        self.held[request] = False
+
+    def loaded(self, request: Request) -> None:
+        """What was in a finished request's blocks is where it is needed: they can be hit here, or reused."""
+        self.num_news += 1
+        del self.held[request]
+        self.manager.free(request.blocks, request.computed)

@@ -19,6 +19,7 @@ from simulator.table import Columns
 __all__ = [
     "PERCENTILES",
     "Timeline",
+    "distribution",
     "inter_token_latencies",
     "makespan_s",
     "over_time",
@@ -56,11 +57,11 @@ def summarize(requests: Columns, steps: Columns, token_gaps: Columns, capacity: 
     summary = {
         "requests": _count_requests(requests),
         "makespan_s": span_s,
-        "ttft_s": _distribution(times_to_first_token_s(requests)),
-        "tpot_s": _distribution(times_per_output_token_s(requests)),
-        "itl_s": _distribution(gaps_s, gap_counts),
-        "e2e_s": _distribution(_elapsed_s(_where(requests, _finished(requests), "arrival_s", "finish_s"), "finish_s")),
-        "queue_s": _distribution(_elapsed_s(requests, "first_scheduled_s")),
+        "ttft_s": distribution(times_to_first_token_s(requests)),
+        "tpot_s": distribution(times_per_output_token_s(requests)),
+        "itl_s": distribution(gaps_s, gap_counts),
+        "e2e_s": distribution(_elapsed_s(_where(requests, _finished(requests), "arrival_s", "finish_s"), "finish_s")),
+        "queue_s": distribution(_elapsed_s(requests, "first_scheduled_s")),
         "throughput": _throughput(requests, span_s),
         "prefix_cache_hit_rate": _prefix_cache_hit_rate(requests),
         "preemptions": {
@@ -232,7 +233,7 @@ def _sum_of_parts(steps: Columns, parts: Iterable[str]) -> Floats:
     return total
 
 
-def _distribution(values: Floats, counts: Floats | None = None) -> dict[str, float | None]:
+def distribution(values: Floats, counts: Floats | None = None) -> dict[str, float | None]:
     """Mean, percentiles and maximum of `values` [n], each of which occurs `counts` [n] times, or once."""
     names = ["mean", *(f"p{percentile}" for percentile in PERCENTILES), "max"]
     if not len(values):

@@ -41,7 +41,7 @@ class Scheduler:
         self.running: dict[int, Request] = {}
         """By order of admission, which is the order of service."""
         self.held: dict[Request, bool] = {}
-        """Requests that hold blocks and do not run yet, and whether the blocks' contents are there: see `loading`."""
+        """Requests that hold blocks and do not run, and whether what they wait for is there: see `loading`."""
         self.step = 0
         """Steps planned."""
         self.num_news = 0
@@ -407,10 +407,14 @@ class Scheduler:
                 del self.running[request.order]
                 if self._lag:
                     self.manager.cache(request.blocks, request.max_tokens - 1)
-                self.manager.free(request.blocks, request.max_tokens - 1)
+                self._give_back(request)
             else:  # preempted while its last token was being computed
                 self.waiting.remove(request)
         return ended
+
+    def _give_back(self, request: Request) -> None:
+        """A request has finished, so nobody needs its blocks."""
+        self.manager.free(request.blocks, request.max_tokens - 1)
 
     def _cache_settled(self) -> None:
         """Hash what decodes that miss the planned step have settled now; all others do so when they are planned."""
