@@ -263,7 +263,7 @@ class KVCacheManager:
             needs = [manager.num_blocks_beyond(load, reserve_tokens) for manager, load in pairs]
         else:
             needs = [manager.num_blocks_of_load(load) for manager, load in pairs]
-        return self.pool.has_room(needs, [load.cached_blocks for load in loads], keep)
+        return self.pool.has_room(needs, [load.cached_blocks + load.counted_blocks for load in loads], keep)
 
     def start_load(self, blocks: RequestBlocks, loads: Sequence[Load]) -> None:
         """Give a request the blocks of a load for which there is room."""

@@ -48,7 +48,33 @@ class KVSource(Protocol):
         """
 
 
-class LoadingScheduler(Scheduler):
+class ConnectedScheduler(Scheduler):
+    """What both kinds share: contents of blocks come and go beside the steps."""
+
+    def _preempt_for(self, plan: Plan, request: Request) -> bool:
+        """As without, but whose last step is not settled is not preempted: what it writes would be overwritten.
+
+        The round ends then, and nobody loses blocks before the next step.
+        """
+        victim = self._victim()
+        if not self._is_in_flight(victim):
+            return super()._preempt_for(plan, request)
+        plan.last_order = request.order - 1
+        return False
+
+    def _give_back(self, request: Request) -> None:
+        """What has left its windows goes first, so that who might read the rest could."""
+        self.manager.keep_needed(request.blocks, request.max_tokens - 1)
+        super()._give_back(request)
+
+    def _is_in_flight(self, request: Request) -> bool:
+        """Whether the step before this one computes something for a running request and is not settled."""
+        if self._num_in_flight(request):
+            return True
+        return not request.is_decoding and request.order not in self.prefilling
+
+
+class LoadingScheduler(ConnectedScheduler):
     """Decides for one replica that has a source of keys and values beside its own steps."""
 
     def __init__(
@@ -56,6 +82,9 @@ class LoadingScheduler(Scheduler):
     ) -> None:
         super().__init__(manager, settings, reaches)
         self._source = source
+
+    def _num_delayed(self) -> int:
+        return len(self.held)
 
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
         if not self._admit_held(plan, threshold, now_s):
@@ -76,6 +105,9 @@ class LoadingScheduler(Scheduler):
 
     def _start_load(self, plan: Plan, request: Request, offer: Offer, hit_tokens: int) -> bool:
         """Let a request stand aside with its blocks, or reject it; False if there is no room now."""
+        if not self.manager.can_read(request.blocks, hit_tokens):
+            plan.must_replan = True
+            return False
         loads = self.manager.plan_load(request.blocks, offer.cached_tokens, offer.num_tokens)
         if self._has_room(request, loads):
             self.waiting.pop()
@@ -150,7 +182,7 @@ class LoadingScheduler(Scheduler):
         return 1 if any(self.held.values()) else super()._num_equal_steps(plan)
 
 
-class LendingScheduler(Scheduler):
+class LendingScheduler(ConnectedScheduler):
     """Decides for one replica whose requests are continued by others, which read their blocks."""
 
     def _give_back(self, request: Request) -> None:

@@ -86,7 +86,7 @@ class Scheduler:
             return None
         self.manager.new_step()
         threshold = self.settings.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) == 1:
+        if threshold and len(self.running) + len(self.waiting) + self._num_delayed() == 1:
             threshold = 0  # nobody else would profit
         self._extend_running(plan, threshold)
         self._find_stalled(plan)
@@ -98,6 +98,10 @@ class Scheduler:
         self._advance(plan)
         self.in_flight.append(plan)
         return batch
+
+    def _num_delayed(self) -> int:
+        """Requests that neither run nor wait for a place."""
+        return 0
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
         work = self._decodes.take_due(self.step)

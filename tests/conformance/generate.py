@@ -131,6 +131,19 @@ def _with_threshold(rng: Random, made: Scenario) -> Scenario:
     return made
 
 
+def _with_remote(rng: Random, made: Scenario) -> Scenario:
+    """Beginnings of most prompts come from elsewhere, some steps later: as a prefill server hands them over, mostly."""
+    keeps_states = any(sort.kind == "mamba" for sort in groups_of(made)[0])
+    base = lcm(*(sort.block for sort in groups_of(made)[0]))
+    for request in made["requests"]:
+        tokens = prompt_length(request) - keeps_states
+        if rng.random() < 0.3:  # as a store of whole blocks would have them
+            tokens = rng.randint(0, prompt_length(request) // base) * base
+        if tokens and rng.random() < 0.7:
+            request["remote"] = {"tokens": tokens, "steps": rng.choice((0, 0, 1, 1, 2, 3, 5, 9, 20))}
+    return made
+
+
 def _any_shape(rng: Random) -> Shape:
     return SHAPES[rng.choice(tuple(SHAPES))]
 
@@ -178,6 +191,14 @@ def _no_reservation(rng: Random, is_async: bool) -> Scenario:
 
 def _hash_ids(rng: Random, is_async: bool) -> Scenario:
     return _sprinkle(rng, _compose(rng, is_async, _any_shape(rng), by_hash_ids=True))
+
+
+def _remote(*shapes: str) -> Maker:
+    return lambda rng, is_async: _with_remote(rng, _sprinkle(rng, _compose(rng, is_async, SHAPES[rng.choice(shapes)])))
+
+
+def _remote_tight(rng: Random, is_async: bool) -> Scenario:
+    return _with_remote(rng, _sprinkle(rng, _tight(rng, is_async)))
 
 
 def _plain(shape: Shape) -> Maker:
@@ -261,6 +282,11 @@ _MAKERS: dict[str, Maker] = {
     "tight": _tight,
     "no-reservation": _no_reservation,
     "hash-ids": _hash_ids,
+    "remote-full": _remote("full", "mla", "uniform-type"),
+    "remote-windows": _remote("sliding", "gemma3", "gpt-oss", "two-windows"),
+    "remote-chunks": _remote("llama4", "chunked", "full-chunked-sliding"),
+    "remote-states": _remote("jamba", "jamba-none", "mamba", "full-sliding-mamba", "two-states"),
+    "remote-tight": _remote_tight,
     "refused": _refused,
     "mamba-partial": _plain(mamba_partial),
     "odd-chunk": _plain(odd_chunk),

@@ -16,7 +16,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -178,8 +178,13 @@ def load_oracle(path: Path) -> ModuleType:
 def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
     """vLLM's answer: "rows" and "summary", or why it "refused", or that it never got to an end ("unfinished")."""
     rows: list[dict[str, Any]] = []
+    disconnect: Callable[[], None] = lambda: None
     try:
         config, kv = oracle.build(asked)
+        if any("remote" in request for request in asked["requests"]):
+            from tests.conformance.connector import connect
+
+            disconnect = connect(oracle, config, asked)
         summary = oracle.replay(config, kv, {**asked, "max_steps": MAX_STEPS}, rows.append)
     except (ValueError, NotImplementedError) as error:
         if rows:
@@ -187,6 +192,8 @@ def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
         return {"refused": str(error).splitlines()[0]}
     except RuntimeError as error:
         return {"unfinished": str(error)}
+    finally:
+        disconnect()
     return {"rows": rows, "summary": simulated({"capacity": oracle.capacity(config, kv), **summary})}
 
 
