@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 from kvcache.manager import KVCacheManager
 from kvcache.managers import Load
+from simulator.batch import Batch
 from simulator.contexts import Reach
 from simulator.plan import Plan, SchedulerSettings
 from simulator.request import Request
@@ -185,13 +186,24 @@ class LoadingScheduler(ConnectedScheduler):
 class LendingScheduler(ConnectedScheduler):
     """Decides for one replica whose requests are continued by others, which read their blocks."""
 
+    def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
+        super().__init__(manager, settings, reaches)
+        self._read: list[Request] = []
+
     def _give_back(self, request: Request) -> None:
         """What a later token needs stays held until it has been read."""
         self.manager.keep_needed(request.blocks, request.computed)
         self.held[request] = False
 
     def loaded(self, request: Request) -> None:
-        """What was in a finished request's blocks is where it is needed: they can be hit here, or reused."""
-        self.num_news += 1
-        del self.held[request]
-        self.manager.free(request.blocks, request.computed)
+        """What was in a finished request's blocks is where it is needed: the next step can have them."""
+        super().loaded(request)
+        self._read.append(request)
+
+    def schedule(self, now_s: float) -> Batch | None:
+        """As without, after taking back what has been read since: it stays to be hit."""
+        for request in self._read:
+            del self.held[request]
+            self.manager.free(request.blocks, request.computed)
+        self._read.clear()
+        return super().schedule(now_s)

@@ -1,7 +1,9 @@
-"""vLLM's side of tokens that are computed elsewhere: a KV connector that offers what a scenario says.
+"""vLLM's side of tokens that are computed elsewhere, or go on there: a KV connector that does what a scenario says.
 
 Of a request with `"remote": {"tokens": n, "steps": k}` it has the first n tokens, once. Their load is reported to have
-ended with the output of the k-th step after the one that starts it. `record.py` connects it; it needs vLLM.
+ended with the output of the k-th step after the one that starts it. The blocks of a request with `"lent": k` are read
+by somebody once it has finished: that is reported with the output of the (k+1)-th step after the one that ends it.
+`record.py` connects it; it needs vLLM.
 """
 
 from collections.abc import Callable
@@ -32,8 +34,11 @@ class Remote(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        self._offers: dict[str, dict[str, int]] = dict(self._kv_transfer_config.kv_connector_extra_config["offers"])
+        said = self._kv_transfer_config.kv_connector_extra_config
+        self._offers: dict[str, dict[str, int]] = dict(said["offers"])
+        self._lent: dict[str, int] = said["lent"]
         self._ends: dict[int, set[str]] = {}
+        self._reads: dict[int, set[str]] = {}
         self._num_planned = self._num_settled = 0
         Remote.latest = self
 
@@ -53,12 +58,16 @@ class Remote(KVConnectorBase_V1, SupportsHMA):
 
     def settle(self) -> KVConnectorOutput:
         """What a worker says with the output of the next step."""
-        ended = self._ends.pop(self._num_settled, None)
+        ended, read = self._ends.pop(self._num_settled, None), self._reads.pop(self._num_settled, None)
         self._num_settled += 1
-        return KVConnectorOutput(finished_recving=ended)
+        return KVConnectorOutput(finished_recving=ended, finished_sending=read)
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        return False, None
+        steps = self._lent.get(request.request_id)
+        if steps is None:
+            return False, None
+        self._reads.setdefault(self._num_settled + steps, set()).add(request.request_id)
+        return True, None
 
     # A worker's part: there is none.
 
@@ -74,9 +83,10 @@ class Remote(KVConnectorBase_V1, SupportsHMA):
 def connect(oracle: ModuleType, config: VllmConfig, scenario: dict[str, Any]) -> Callable[[], None]:
     """Let the next scheduler have the connector; gives back what ends that."""
     offers = {request["id"]: request["remote"] for request in scenario["requests"] if "remote" in request}
+    lent = {request["id"]: request["lent"] for request in scenario["requests"] if "lent" in request}
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="Remote", kv_role="kv_both", kv_connector_module_path=__name__,
-        kv_connector_extra_config={"offers": offers},
+        kv_connector_extra_config={"offers": offers, "lent": lent},
     )  # fmt: skip
     output = oracle.ModelRunnerOutput
     oracle.ModelRunnerOutput = lambda **fields: output(**fields, kv_connector_output=Remote.latest.settle())

@@ -144,6 +144,15 @@ def _with_remote(rng: Random, made: Scenario) -> Scenario:
     return made
 
 
+def _with_loans(rng: Random, made: Scenario) -> Scenario:
+    """Requests go on elsewhere, as a prefill server's do: their blocks are read some steps after their end."""
+    for request in made["requests"]:
+        request["lent"] = rng.choice((0, 0, 1, 2, 5, 20))
+        if rng.random() < 0.7:
+            request["output"] = 1
+    return made
+
+
 def _any_shape(rng: Random) -> Shape:
     return SHAPES[rng.choice(tuple(SHAPES))]
 
@@ -199,6 +208,10 @@ def _remote(*shapes: str) -> Maker:
 
 def _remote_tight(rng: Random, is_async: bool) -> Scenario:
     return _with_remote(rng, _sprinkle(rng, _tight(rng, is_async)))
+
+
+def _lent(rng: Random, is_async: bool) -> Scenario:
+    return _with_loans(rng, _sprinkle(rng, _tight(rng, is_async)))
 
 
 def _plain(shape: Shape) -> Maker:
@@ -287,6 +300,7 @@ _MAKERS: dict[str, Maker] = {
     "remote-chunks": _remote("llama4", "chunked", "full-chunked-sliding"),
     "remote-states": _remote("jamba", "jamba-none", "mamba", "full-sliding-mamba", "two-states"),
     "remote-tight": _remote_tight,
+    "lent": _lent,
     "refused": _refused,
     "mamba-partial": _plain(mamba_partial),
     "odd-chunk": _plain(odd_chunk),

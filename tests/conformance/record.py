@@ -181,7 +181,7 @@ def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
     disconnect: Callable[[], None] = lambda: None
     try:
         config, kv = oracle.build(asked)
-        if any("remote" in request for request in asked["requests"]):
+        if any("remote" in request or "lent" in request for request in asked["requests"]):
             from tests.conformance.connector import connect
 
             disconnect = connect(oracle, config, asked)

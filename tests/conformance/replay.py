@@ -24,10 +24,9 @@ from kvcache.specs import ChunkedLocalSpec, FullAttentionSpec, KVCacheSpec, Mamb
 from simulator.batch import Batch
 from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes
-from simulator.loading import KVSource, LoadingScheduler
 from simulator.request import Request
 from simulator.scheduler import Scheduler, SchedulerSettings
-from tests.conformance.remote import RemoteSource, run_with_source
+from tests.conformance.remote import Outside
 
 SPEC_NAMES = {
     "full": "FullAttentionSpec",
@@ -71,11 +70,8 @@ def layer_spec(scenario: Row, layer: Row) -> KVCacheSpec:
     return make[layer["kind"]]()
 
 
-def build(scenario: Row, source: KVSource | None = None) -> tuple[KVCacheLayout, Scheduler]:
-    """The pool and the scheduler; raises KVCacheError for a scenario that the reference refuses.
-
-    `source`: where tokens come from that are computed elsewhere.
-    """
+def build(scenario: Row, outside: Outside | None = None) -> tuple[KVCacheLayout, Scheduler]:
+    """The pool and the scheduler; raises KVCacheError for a scenario that the reference refuses."""
     max_model_len = scenario.get("max_model_len", 131072)
     max_tokens = scenario.get("max_num_batched_tokens", 8192)
     layout = plan_layout(
@@ -105,7 +101,7 @@ def build(scenario: Row, source: KVSource | None = None) -> tuple[KVCacheLayout,
         state_block=block_size if aligned else None,
     )
     manager = KVCacheManager(layout, cache)
-    return layout, Scheduler(manager, settings) if source is None else LoadingScheduler(manager, settings, (), source)
+    return layout, Scheduler(manager, settings) if outside is None else outside.scheduler(manager, settings)
 
 
 class ChainedIds:
@@ -225,18 +221,18 @@ class RowWriter:
 
 def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
     """Run a scenario to its end; `emit` gets one row per step. Gives back the summary."""
-    source = RemoteSource(scenario) if any("remote" in request for request in scenario["requests"]) else None
-    layout, scheduler = build(scenario, source)
+    outside = Outside(scenario)
+    layout, scheduler = build(scenario, outside if outside.is_there else None)
     requests = requests_of(scenario, scheduler)
     writer = RowWriter(emit)
     if emit is not None:
         scheduler.run_trace = writer.run_trace
     start = time.perf_counter()
     # A step planned ahead is planned one step earlier, also where nothing runs meanwhile.
-    if source is None:
-        run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
+    if outside.is_there:
+        outside.run(scheduler, requests, writer, writer.in_steps)
     else:
-        run_with_source(scheduler, source, requests, writer, writer.in_steps)
+        run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
     seconds = max(time.perf_counter() - start, 1e-9)
     return {
         "capacity": capacity(layout),
