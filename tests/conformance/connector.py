@@ -38,7 +38,7 @@ class Remote(KVConnectorBase_V1, SupportsHMA):
         self._offers: dict[str, dict[str, int]] = dict(said["offers"])
         self._lent: dict[str, int] = said["lent"]
         self._ends: dict[int, set[str]] = {}
-        self._reads: dict[int, set[str]] = {}
+        self._reads: dict[int, dict[str, None]] = {}  # a set's order would be another in each process
         self._num_planned = self._num_settled = 0
         Remote.latest = self
 
@@ -66,7 +66,7 @@ class Remote(KVConnectorBase_V1, SupportsHMA):
         steps = self._lent.get(request.request_id)
         if steps is None:
             return False, None
-        self._reads.setdefault(self._num_settled + steps, set()).add(request.request_id)
+        self._reads.setdefault(self._num_settled + steps, {})[request.request_id] = None
         return True, None
 
     # A worker's part: there is none.
