@@ -16,6 +16,7 @@ from simulator.hand_over import HandOver
 from simulator.metrics import Floats, distribution, rounded
 from simulator.recorder import TOO_LARGE
 from simulator.result import Result
+from simulator.table import Columns
 
 if TYPE_CHECKING:
     from simulator.disaggregation import Disaggregation
@@ -142,7 +143,7 @@ def combine_disaggregated(world: Disaggregation, results: Sequence[Result], said
     return replace(result, summary=summary)
 
 
-def stage_seconds(requests: Mapping[str, Any]) -> dict[str, Floats]:
+def stage_seconds(requests: Columns) -> dict[str, Floats]:
     """For each of `STAGES` [finished requests]; a request that loaded nothing spent no time on it."""
     is_finished = np.asarray(requests["status"]) == "finished"
     times = {name: np.asarray(requests[name], dtype=np.float64)[is_finished] for name in TIMES}

@@ -36,9 +36,8 @@ def check_under_way(world: Disaggregation) -> None:
             f" way and {in_fleets} in the two fleets"
         )
     lent = {each.prefill_request for each in world.under_way.values() if each.is_lent}
-    held = {
-        request for replica in world.prefill_replicas for request, is_read in replica.scheduler.held.items() if not is_read
-    }
+    kept = [entry for replica in world.prefill_replicas for entry in replica.scheduler.held.items()]
+    held = {request for request, is_read in kept if not is_read}
     if lent != held:
         raise InvariantError(f"lent-until-read: {len(lent)} requests may still be read, {len(held)} hold blocks")
     travelling = sum(each.transfer is not None and each.transfer.arrived_s is None for each in world.under_way.values())

@@ -12,16 +12,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvcache.grouping import KVCacheGroup
+from kvcache.hashing import PrefixKeys
 from kvcache.manager import KVCacheManager
 from kvcache.managers import Load
 from simulator.arrival import Arrival
+from simulator.deployment import Deployment
 from simulator.link import Transfer
 from simulator.request import Request
 
 if TYPE_CHECKING:
     from simulator.disaggregation import DecodeReplica, PrefillReplica
 
-__all__ = ["HandOver", "bytes_to_fill", "recomputed_tokens"]
+__all__ = ["HandOver", "bytes_to_fill", "recomputed_tokens", "travelling_bytes"]
 
 
 class HandOver:
@@ -83,3 +85,14 @@ def bytes_to_fill(manager: KVCacheManager, loads: Sequence[Load], num_ranks: int
             content += load.num_missing * sum(spec.content_bytes for spec in specs)
             pages += load.num_missing * sum(spec.page_bytes for spec in specs)
     return content * num_ranks, (pages - content) * num_ranks
+
+
+def travelling_bytes(deployment: Deployment, prompt_tokens: int) -> int:
+    """Bytes that travel for a prompt of which a decode replica like this one holds nothing."""
+    manager = KVCacheManager(deployment.layout, deployment.cache_settings)
+    num_tokens = prompt_tokens - recomputed_tokens(deployment.layout.groups)
+    if not num_tokens:
+        return 0
+    blocks = manager.new_request(PrefixKeys.of_prefix_ids((), 1, manager.hash_unit, 0), prompt_tokens)
+    loads = manager.plan_load(blocks, 0, num_tokens)
+    return bytes_to_fill(manager, loads, deployment.scenario.tensor_parallel_size)[0]

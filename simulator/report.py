@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
+from simulator.plots_disaggregation import disaggregation_figures
 from simulator.plots_fleet import fleet_figures
 from simulator.result import Result
 from simulator.summary_table import (
@@ -20,6 +21,7 @@ from simulator.summary_table import (
     list_reasons,
     replica_rows,
     summary_lines,
+    transfer_lines,
 )
 
 __all__ = ["Verdict", "inline_svg", "judge", "render_page", "render_report", "write_report"]
@@ -35,6 +37,7 @@ _FIGURE_TITLES = {
     "throughput": "Throughput",
     "pool_bytes": "Where the pool's bytes are",
     "replicas": "Load and hit rate of each replica",
+    "stages": "Where the time to the first token goes",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -42,6 +45,7 @@ _FIGURE_CAPTIONS = {
     "latencies": "How many requests got their first token, and each further one on average, within a time.",
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
+    "stages": "Requests in tenths from the fastest to the slowest; where they wait for others is hatched.",
     "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
 }
 
@@ -114,7 +118,7 @@ def render_report(result: Result) -> str:
             "alt": _describe_figure(name, result.summary),
             "svg": Markup(inline_svg(name, svg)),
         }
-        for name, svg in {**fleet_figures(result), **figures(result)}.items()
+        for name, svg in _all_figures(result).items()
     ]
     # Of a fleet, what each replica differs in is in the table of replicas.
     capacity = result.summary["replicas"][0]["capacity"] if "replicas" in result.summary else result.capacity
@@ -131,6 +135,10 @@ def render_report(result: Result) -> str:
         figures=drawn,
         scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
     )
+
+
+def _all_figures(result: Result) -> dict[str, bytes]:
+    return {**disaggregation_figures(result), **fleet_figures(result), **figures(result)}
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -217,6 +225,7 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         f"{format_number(rates['output_tokens_per_s'])} output tokens per second",
         "pool_bytes": f"held and needed by nobody: {format_bytes(wasted['mean'])} on average, "
         f"{format_bytes(wasted['max'])} at most",
+        "stages": "; ".join(f"{name} {value}" for name, value in transfer_lines(summary)[-1:]),
         "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
         f"{format_share(summary['prefix_cache_hit_rate'])} in all",
     }

@@ -190,7 +190,7 @@ def load_oracle(path: Path) -> ModuleType:
 def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
     """vLLM's answer: "rows" and "summary", or why it "refused", or that it never got to an end ("unfinished")."""
     rows: list[dict[str, Any]] = []
-    disconnect: Callable[[], None] = lambda: None
+    disconnect: Callable[[], None] | None = None
     try:
         config, kv = oracle.build(asked)
         if any("remote" in request or "lent" in request for request in asked["requests"]):
@@ -205,7 +205,8 @@ def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
     except RuntimeError as error:
         return {"unfinished": str(error)}
     finally:
-        disconnect()
+        if disconnect is not None:
+            disconnect()
     return {"rows": rows, "summary": simulated({"capacity": oracle.capacity(config, kv), **summary})}
 
 

@@ -55,7 +55,7 @@ def test_a_request_is_computed_here_and_generated_there():
 
 
 def test_the_user_waits_for_the_decode_replica_to_get_the_first_token():
-    result, requests = run([row("a", prompt=256)], [server()], [server()], Link(1e12, 20.0))
+    result, _ = run([row("a", prompt=256)], [server()], [server()], Link(1e12, 20.0))
     assert result.summary["ttft_s"]["mean"] == pytest.approx(22.0, abs=0.001)
 
 
@@ -171,7 +171,9 @@ def test_both_sides_are_needed():
         run([row("a")], [server()], [])
 
 
-@pytest.mark.parametrize(("bandwidth", "latency_s"), [(0.0, 0.0), (float("nan"), 0.0), (1e9, -1.0), (1e9, float("inf"))])
+@pytest.mark.parametrize(
+    ("bandwidth", "latency_s"), [(0.0, 0.0), (float("nan"), 0.0), (1e9, -1.0), (1e9, float("inf"))]
+)
 def test_a_link_is_a_positive_bandwidth_and_a_latency(bandwidth, latency_s):
     with pytest.raises(ValueError, match="must be a number of"):
         Link(bandwidth, latency_s)
@@ -182,7 +184,7 @@ def test_a_link_is_a_positive_bandwidth_and_a_latency(bandwidth, latency_s):
 
 def test_where_time_went_adds_up():
     rows = [row(str(number), at_s=0.3 * number, prompt=100 + 31 * number, output=20) for number in range(12)]
-    result, requests = run(rows, [server(num_gpu_blocks_override=140)], [server(max_num_seqs=3)], Link(8e6, 0.5))
+    result, _ = run(rows, [server(num_gpu_blocks_override=140)], [server(max_num_seqs=3)], Link(8e6, 0.5))
     stages = result.summary["stages_s"]
     assert sum(stages.values()) == pytest.approx(result.summary["e2e_s"]["mean"], rel=1e-4)
     assert min(stages[name] for name in ("prefill_queue", "link_queue", "transfer", "decode")) > 0.1
@@ -304,7 +306,9 @@ def test_a_lost_request_is_noticed(served):
 def test_a_request_in_neither_fleet_is_noticed(served):
     world, _ = served
     world.load.change(1, 0.0)
-    with pytest.raises(InvariantError, match=r"^requests-add-up: 1 requests have arrived and not ended, 0 are under way"):
+    with pytest.raises(
+        InvariantError, match=r"^requests-add-up: 1 requests have arrived and not ended, 0 are under way"
+    ):
         check_under_way(world)
 
 
