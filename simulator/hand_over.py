@@ -15,6 +15,7 @@ from kvcache.grouping import KVCacheGroup
 from kvcache.hashing import PrefixKeys
 from kvcache.manager import KVCacheManager
 from kvcache.managers import Load
+from kvcache.specs import cdiv
 from simulator.arrival import Arrival
 from simulator.deployment import Deployment
 from simulator.link import Transfer
@@ -23,7 +24,7 @@ from simulator.request import Request
 if TYPE_CHECKING:
     from simulator.disaggregation import DecodeReplica, PrefillReplica
 
-__all__ = ["HandOver", "bytes_to_fill", "recomputed_tokens", "travelling_bytes"]
+__all__ = ["HandOver", "bytes_if_all_were_full", "bytes_to_fill", "recomputed_tokens", "travelling_bytes"]
 
 
 class HandOver:
@@ -96,3 +97,12 @@ def travelling_bytes(deployment: Deployment, prompt_tokens: int) -> int:
     blocks = manager.new_request(PrefixKeys.of_prefix_ids((), 1, manager.hash_unit, 0), prompt_tokens)
     loads = manager.plan_load(blocks, 0, num_tokens)
     return bytes_to_fill(manager, loads, deployment.scenario.tensor_parallel_size)[0]
+
+
+def bytes_if_all_were_full(deployment: Deployment, prompt_tokens: int) -> int:
+    """The same if every layer kept every token, as the model's layers with full attention do."""
+    groups = deployment.layout.groups
+    full = next(group.spec for group in groups if group.spec.type_key[0] == "full")
+    num_blocks = cdiv(prompt_tokens, full.block_size)
+    num_layers = sum(len(group.layers) for group in groups)
+    return num_layers * num_blocks * full.content_bytes * deployment.scenario.tensor_parallel_size

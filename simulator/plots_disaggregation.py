@@ -9,8 +9,7 @@ import numpy as np
 
 from simulator.deployment import Deployment
 from simulator.disaggregated_result import stage_seconds
-from simulator.hand_over import travelling_bytes
-from simulator.metrics import Floats
+from simulator.hand_over import bytes_if_all_were_full, travelling_bytes
 from simulator.plots import INK, LINE_COLOURS, FigureKind, figures, legend_above
 from simulator.result import Result
 from simulator.summary_table import STAGE_NAMES
@@ -62,33 +61,24 @@ def draw_stages(result: Result, figure: FigureBase) -> None:
     legend_above(figure, axes)
 
 
-def draw_travelling(
-    models: Mapping[str, tuple[Deployment, Deployment]], prompt_tokens: Sequence[int], figure: FigureBase
-) -> None:
+def draw_travelling(models: Mapping[str, Deployment], prompt_tokens: Sequence[int], figure: FigureBase) -> None:
     """Bytes that travel for a prompt of so many tokens of which the decode replica holds nothing.
 
-    Each model has two lines: as its layers are, and with all of them full (the hybrid manager off), where it has that.
+    Beside what each model's layers need: if all of them kept every token, as those with full attention do.
     """
     all_axes = figure.subplots(1, len(models), sharex=True, squeeze=False)[0]
-    at = np.asarray(prompt_tokens) / 1024
-    for axes, colour, (name, (hybrid, whole)) in zip(all_axes, LINE_COLOURS, models.items(), strict=False):
-        lean, full = (_travelling_gib(deployment, prompt_tokens) for deployment in (hybrid, whole))
+    at = np.asarray(prompt_tokens) / 1000
+    for axes, colour, (name, deployment) in zip(all_axes, LINE_COLOURS, models.items(), strict=False):
+        lean, full = (
+            np.array([count(deployment, tokens) for tokens in prompt_tokens]) / GIB
+            for count in (travelling_bytes, bytes_if_all_were_full)
+        )
         axes.fill_between(at, lean, full, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(at, full, color=INK, linestyle="dashed", label="all layers full")
+        axes.plot(at, full, color=INK, linestyle="dashed", label="if all layers were full")
         axes.plot(at, lean, color=colour, label="what the layers need")
-        axes.set_title(name)
+        axes.set_title(f"{name}: {1 - lean.sum() / full.sum():.0%} less on average")
         axes.set_ylim(bottom=0)
         axes.set_xlim(0, at[-1])
         axes.set_xlabel("Prompt (thousand tokens)")
-        saved = 1 - lean[-1] / full[-1]
-        axes.annotate(
-            f"−{saved:.0%}", (at[-1], (lean[-1] + full[-1]) / 2), (-6, 0), textcoords="offset points", ha="right",
-            va="center", color=INK,
-        )  # fmt: skip
         axes.legend(loc="upper left")
     all_axes[0].set_ylabel("Bytes that travel (GiB)")
-
-
-def _travelling_gib(deployment: Deployment, prompt_tokens: Sequence[int]) -> Floats:
-    values: Floats = np.array([travelling_bytes(deployment, tokens) for tokens in prompt_tokens]) / GIB
-    return values
