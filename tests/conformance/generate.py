@@ -24,7 +24,7 @@ from tests.conformance.scenarios.shapes import (
 )
 from tests.conformance.scenarios.traffic import make_requests, output_length, prompt_length
 
-__all__ = ["ASYNC_KINDS", "EXTRA_KINDS", "KINDS", "scenario"]
+__all__ = ["ASYNC_KINDS", "CONNECTED_KINDS", "EXTRA_KINDS", "KINDS", "scenario"]
 
 BLOCK_SIZES = (4, 8, 16, 16, 16, 32)
 
@@ -310,4 +310,6 @@ _NO_SERVERS = ("mamba-partial", "odd-chunk")  # vLLM schedules these too, but no
 
 KINDS = tuple(kind for kind in _MAKERS if kind not in _NO_SERVERS)
 ASYNC_KINDS = tuple(f"async-{kind}" for kind in KINDS)
+CONNECTED_KINDS = ("remote-full", "remote-windows", "remote-chunks", "remote-states", "remote-tight", "lent")
+"""Tokens come from elsewhere, or are read there: what no other kind does."""
 EXTRA_KINDS = (*_NO_SERVERS, *(f"async-{kind}" for kind in _NO_SERVERS))
