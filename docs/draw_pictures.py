@@ -1,6 +1,7 @@
-"""Draw the README's picture again: python docs/draw_pictures.py [FILE]."""
+"""Draw the pictures of the README and of docs/fleets.md again: python docs/draw_pictures.py [FOLDER]."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -8,7 +9,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from simulator import Scenario, recorder, simulate
+from simulator.deployment import deploy
+from simulator.disaggregation import Servers, simulate_disaggregated
+from simulator.link import Link
 from simulator.plots import draw_pool_bytes, draw_requests
+from simulator.plots_disaggregation import draw_stages, draw_travelling
+from simulator.router import LeastLoaded
 
 STYLE = {
     "font.size": 9.0,
@@ -22,18 +28,43 @@ STYLE = {
 QUESTION = Scenario(model="gemma-3-27b", gpu="h100-80gb", rate_scale=2.0)
 
 
-def draw(path: Path) -> None:
-    recorder.BATCHES_PER_SAMPLE = 8  # finer than a run takes them: this picture is about the bytes
-    result = simulate(QUESTION)
+HYBRIDS = ("gemma-3-27b", "jamba-v0.1", "llama-4-scout")
+
+
+def draw(path: Path, height_inches: float, fill: Callable[[Figure], None]) -> None:
     with rc_context(STYLE):
-        figure = Figure(figsize=(9.0, 5.4), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(9.0, height_inches), layout="constrained", facecolor="white")
         FigureCanvasAgg(figure)
-        upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
-        draw_pool_bytes(result, upper)
-        draw_requests(result, lower)
-        figure.align_ylabels()
+        fill(figure)
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
+def one_h100(figure: Figure) -> None:
+    recorder.BATCHES_PER_SAMPLE = 8  # finer than a run takes them: this picture is about the bytes
+    result = simulate(QUESTION)
+    upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    draw_pool_bytes(result, upper)
+    draw_requests(result, lower)
+    figure.align_ylabels()
+
+
+def travelling(figure: Figure) -> None:
+    servers = {
+        name: deploy(Scenario(model=name, step_time_s=1.0, num_gpu_blocks_override=40_000, max_model_len=40_000))
+        for name in HYBRIDS
+    }
+    draw_travelling(servers, [1, *range(200, 32_001, 200)], figure)
+
+
+def stages(figure: Figure) -> None:
+    """Two prefill replicas at a quarter of a network card, three times the embedded traffic."""
+    server = Scenario(model="gemma-3-27b", gpu="h200", rate_scale=3.0)
+    prefill, decode = Servers([server] * 2, LeastLoaded()), Servers([server], LeastLoaded())
+    draw_stages(simulate_disaggregated(prefill, decode, Link(12.5e9, 1e-5)), figure)
+
+
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "pictures" / "one_h100.png")
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "pictures"
+    draw(folder / "one_h100.png", 5.4, one_h100)
+    draw(folder / "travelling.png", 3.1, travelling)
+    draw(folder / "stages.png", 3.4, stages)

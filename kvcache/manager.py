@@ -263,7 +263,7 @@ class KVCacheManager:
             needs = [manager.num_blocks_beyond(load, reserve_tokens) for manager, load in pairs]
         else:
             needs = [manager.num_blocks_of_load(load) for manager, load in pairs]
-        return self.pool.has_room(needs, [load.cached_blocks for load in loads], keep)
+        return self.pool.has_room(needs, [load.cached_blocks + load.counted_blocks for load in loads], keep)
 
     def start_load(self, blocks: RequestBlocks, loads: Sequence[Load]) -> None:
         """Give a request the blocks of a load for which there is room."""
@@ -286,9 +286,7 @@ class KVCacheManager:
             ahead = [table.manager.num_blocks_to_the_end(table, reserve_tokens) for table in blocks.tables]
             if not self.pool.has_room(ahead, NO_HITS, keep):
                 return False
-        for table in blocks.tables:
-            if num_computed >= table.free_at:
-                table.manager.free_unneeded(table, num_computed)
+        self.keep_needed(blocks, num_computed)
         needs = [table.manager.num_new_blocks(table, num_tokens) for table in blocks.tables]
         if not self.pool.has_room(needs, NO_HITS, keep):
             return False
@@ -296,6 +294,12 @@ class KVCacheManager:
             table.manager.extend(table, num_tokens)
         self.cache(blocks, num_tokens)
         return True
+
+    def keep_needed(self, blocks: RequestBlocks, num_computed: int) -> None:
+        """Take back what nobody who continues a request after so many tokens will read."""
+        for table in blocks.tables:
+            if num_computed >= table.free_at:
+                table.manager.free_unneeded(table, num_computed)
 
     # A decode of a model in which no attention type gives blocks back does nothing but take one now
     # and then. What is taken then depends on how many are taken, not on who takes which: so over a run

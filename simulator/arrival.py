@@ -1,6 +1,8 @@
 """A request on its way to a replica: only there it becomes a `Request`, for its keys depend on the replica's blocks."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from kvcache.hashing import PrefixKeys
 from kvcache.manager import KVCacheManager
@@ -35,6 +37,12 @@ class Arrival:
         self.on_left = on_left
         self._id_tokens = prefix_block_tokens or 1
         self._keys: dict[tuple[int, int], PrefixKeys] = {}
+
+    def changed(self, **fields: Any) -> "Arrival":
+        """The same request as one sees it who gets only a part of it, or gets it later; `fields` are its row's."""
+        other = Arrival(replace(self.row, **fields), self._id_tokens, self.serial)
+        other._keys = self._keys  # they do not depend on lengths
+        return other
 
     @property
     def shared_tokens(self) -> int:

@@ -93,6 +93,10 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     drain: options.Drains = None,
     cold_start_s: options.ColdStart = None,
     autoscale: options.Autoscale = None,
+    prefill_replicas: options.PrefillReplicas = None,
+    decode_replicas: options.DecodeReplicas = None,
+    link_gbps: options.LinkGbps = None,
+    link_latency_s: options.LinkLatency = None,
     back_with: options.BackWith = None,
     pool_fraction: options.PoolFraction = 1.0,
     out: options.Out = None,
@@ -105,11 +109,13 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     Examples: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
     kvplan simulate llama-3.1-8b --gpu h100-80gb --replicas 4 --router prefix-aware
     kvplan simulate llama-3.1-8b --gpu h100-80gb --concurrent-sessions 64
+    kvplan simulate gemma-3-27b --gpu h200 --prefill-replicas 2 --decode-replicas 1 --link-gbps 400
     """
     settings = dict(locals())
-    for name in ("replicas", "replica", "router", "router_staleness_s", "outage", "random_outages", "on_failure"):
-        del settings[name]
-    for name in ("drain", "cold_start_s", "autoscale", "out", "timeline", "as_json", "no_report"):
+    of_fleet = ("replicas", "replica", "router", "router_staleness_s")
+    operated = ("outage", "random_outages", "on_failure", "drain", "cold_start_s", "autoscale")
+    disaggregated = ("prefill_replicas", "decode_replicas", "link_gbps", "link_latency_s")
+    for name in (*of_fleet, *operated, *disaggregated, "out", "timeline", "as_json", "no_report"):
         del settings[name]
     from simulator.fleet_options import FleetOptions
     from simulator.operations_options import OperationOptions
@@ -117,7 +123,10 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     operations = OperationOptions(
         tuple(outage or ()), random_outages, on_failure, tuple(drain or ()), cold_start_s, autoscale
     )
-    fleet = FleetOptions(replicas, tuple(replica or ()), router, router_staleness_s, operations)
+    fleet = FleetOptions(
+        replicas, tuple(replica or ()), router, router_staleness_s, operations, prefill_replicas, decode_replicas,
+        link_gbps, link_latency_s,
+    )  # fmt: skip
     _simulate(settings, fleet, out, timeline, as_json=as_json, no_report=no_report)
 
 
@@ -130,6 +139,8 @@ def _simulate(
     as_json: bool,
     no_report: bool,
 ) -> None:
+    from simulator.disaggregation import simulate_disaggregated
+    from simulator.disaggregation_options import disaggregated_of
     from simulator.engine import simulate as run
     from simulator.fleet import simulate_fleet
     from simulator.fleet_options import fleet_of
@@ -141,24 +152,36 @@ def _simulate(
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
     scenario = Scenario(**settings)
-    fleet = fleet_of(scenario, fleet_options)
-    if fleet is not None and timeline is not None:
-        raise ScenarioError("--timeline: shows one server, so it does not go with several replicas")
+    disaggregated = disaggregated_of(scenario, fleet_options)
+    fleet = fleet_of(scenario, fleet_options) if disaggregated is None else None
+    if fleet is not None or disaggregated is not None:
+        _refuse_with_replicas(scenario.back_with, timeline)
     num_replicas = 1 if fleet is None else len(fleet[0])
     operations = operations_of(fleet_options.operations, num_replicas, scenario.seed)
     folder = out or default_folder(scenario)
     check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
-        if fleet is None:
-            result = run(scenario, progress.trace, progress.update, timeline)
-        else:
+        if disaggregated is not None:
+            result: Result = simulate_disaggregated(*disaggregated, trace=progress.trace, on_progress=progress.update)
+        elif fleet is not None:
             result = simulate_fleet(*fleet, operations=operations, trace=progress.trace, on_progress=progress.update)
+        else:
+            result = run(scenario, progress.trace, progress.update, timeline)
     write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return
     files = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
     _print_summary(result, files if timeline is None else [*files, timeline])
+
+
+def _refuse_with_replicas(back_with: str | None, timeline: Path | None) -> None:
+    from simulator.scenario import ScenarioError
+
+    if timeline is not None:
+        raise ScenarioError("--timeline: shows one server, so it does not go with several replicas")
+    if back_with is not None:
+        raise ScenarioError("--back-with: makes one server's pool, so it does not go with several replicas")
 
 
 def _print_summary(result: "Result", files: list[Path]) -> None:

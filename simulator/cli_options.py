@@ -153,7 +153,7 @@ Replica = Annotated[
     _option(
         FLEET,
         "Replicas that differ from the other flags, and how many: gpu=h200,tensor_parallel_size=2,count=2; given once"
-        " for each kind.",
+        " for each kind. With role=prefill or role=decode: of a disaggregated fleet.",
     ),
 ]
 Router = Annotated[
@@ -207,6 +207,15 @@ Autoscale = Annotated[
         " kv-usage=0.7 instead of running.",
     ),
 ]
+PrefillReplicas = Annotated[
+    int | None, _option(FLEET, "So many replicas compute prompts and hand their blocks over. Each side has its router.")
+]
+DecodeReplicas = Annotated[int | None, _option(FLEET, "So many others generate the outputs.")]
+LinkGbps = Annotated[
+    float | None,
+    _option(FLEET, "What a replica can send, and receive, in gigabits per second, over all of its ranks. [400]"),
+]
+LinkLatency = Annotated[float | None, _option(FLEET, "What a transfer takes beside its bytes. [0.00001]")]
 BackWith = Annotated[
     str | None,
     _option(MEMORY, "Make the pool of real tensors on cpu or cuda, write and read it as the run does, and measure it."),

@@ -24,7 +24,7 @@ from simulator.closed_loop_options import traffic_of
 from simulator.deployment import Deployment, deploy
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_replica import Replica
-from simulator.fleet_result import FleetResult, combine
+from simulator.fleet_result import FleetResult, all_requests, combine
 from simulator.lives import State
 from simulator.load import Load
 from simulator.operations import QUIET, Operations, operate
@@ -37,7 +37,7 @@ from simulator.session_measures import with_sessions
 from simulator.table import Columns
 from workloads import SessionTrace, Trace
 
-__all__ = ["Fleet", "Replica", "simulate_closed_loop", "simulate_fleet"]
+__all__ = ["Fleet", "Replica", "begin", "simulate_closed_loop", "simulate_fleet"]
 
 REPLICA_FAILED = "the replica where it was failed"
 """Why a request is lost that is not tried again."""
@@ -64,7 +64,7 @@ def simulate_fleet(
     traffic = traffic_of(scenarios[0], trace)
     fleet, results, sessions = _serve(scenarios, traffic, router, staleness_s, operations, on_progress)
     stated = {"num_replicas": len(scenarios), "router": router_name(router), "router_staleness_s": staleness_s}
-    result = combine(fleet, results, stated)
+    result = combine(fleet, results, stated, all_requests(fleet, results))
     return result if sessions is None else with_sessions(result, sessions)
 
 
@@ -94,11 +94,7 @@ def _serve(
     deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
     fleet = Fleet(env, deployments, router, staleness_s, on_progress, operations)
-    runs = None
-    if isinstance(traffic, Trace):
-        env.process(_arrive(env, traffic, fleet))
-    else:
-        runs = SessionRuns(env, traffic, fleet.submit, fleet.close)
+    runs = begin(env, traffic, fleet.submit, fleet.close)
     operate(env, fleet)
     env.run()
     while fleet.give_up():
@@ -111,12 +107,24 @@ def _serve(
     return fleet, results, runs.table()
 
 
-def _arrive(env: simpy.Environment, trace: Trace, fleet: "Fleet") -> Generator[Event, object, None]:
+def begin(
+    env: simpy.Environment, traffic: Trace | ClosedLoop, submit: Callable[[Arrival], None], on_over: Callable[[], None]
+) -> SessionRuns | None:
+    """Let traffic come, request by request; `on_over` is called when none comes any more. Gives back its sessions."""
+    if isinstance(traffic, Trace):
+        env.process(_arrive(env, traffic, submit, on_over))
+        return None
+    return SessionRuns(env, traffic, submit, on_over)
+
+
+def _arrive(
+    env: simpy.Environment, trace: Trace, submit: Callable[[Arrival], None], on_over: Callable[[], None]
+) -> Generator[Event, object, None]:
     for serial, row in enumerate(trace):
         if row.arrival_s > env.now:
             yield wait_until(env, row.arrival_s)
-        fleet.submit(Arrival(row, trace.prefix_block_tokens, serial))
-    fleet.close()
+        submit(Arrival(row, trace.prefix_block_tokens, serial))
+    on_over()
 
 
 class Fleet:
@@ -260,11 +268,13 @@ class Fleet:
         return self._add(self._new_deployment)
 
     def _add(self, deployment: Deployment) -> "Replica":
-        replica = Replica(
-            self._env, len(self.replicas), deployment, self, self._staleness_s, self.operations.cold_start_s
-        )
+        replica = self._new_replica(deployment)
         self.replicas.append(replica)
         return replica
+
+    def _new_replica(self, deployment: Deployment) -> "Replica":
+        number, cold_start_s = len(self.replicas), self.operations.cold_start_s
+        return Replica(self._env, number, deployment, self, self._staleness_s, cold_start_s)
 
     def next_change(self) -> Event:
         """Happens when a replica changes its state."""

@@ -34,7 +34,7 @@ def check_now(fleet: Fleet) -> None:
         if replica.has_server:
             holding = [*scheduler.running.values(), *scheduler.held]
             scheduler.manager.check_integrity([request.blocks for request in holding])
-            there = len(holding) + len(scheduler.waiting)
+            there = sum(request.finish_s is None for request in holding) + len(scheduler.waiting)
         if there != replica.num_in_flight:
             raise InvariantError(
                 f"requests-add-up: {replica.num_in_flight} requests were sent to replica {replica.name} and have not"

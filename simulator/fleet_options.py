@@ -16,7 +16,7 @@ from simulator.router import (
 )
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["FleetOptions", "fleet_of"]
+__all__ = ["FleetOptions", "check_number", "fleet_of", "parse_replica", "router_of", "with_settings"]
 
 SHARED = frozenset(
     {
@@ -47,6 +47,11 @@ class FleetOptions:
     router: str | None = None
     staleness_s: float | None = None
     operations: OperationOptions = field(default_factory=OperationOptions)
+    prefill_replicas: int | None = None
+    decode_replicas: int | None = None
+    """Replicas of which each has one of the two tasks: see `disaggregation_options`."""
+    link_gbps: float | None = None
+    link_latency_s: float | None = None
 
 
 def fleet_of(scenario: Scenario, options: FleetOptions) -> tuple[list[Scenario], Router, float] | None:
@@ -58,6 +63,11 @@ def fleet_of(scenario: Scenario, options: FleetOptions) -> tuple[list[Scenario],
     if len(scenarios) == 1 and not options.replicas and not options.operations.are_stated:
         _refuse_routing(options)
         return None
+    return scenarios, *router_of(scenario, options)
+
+
+def router_of(scenario: Scenario, options: FleetOptions) -> tuple[Router, float]:
+    """A router, and how stale its knowledge is in seconds."""
     name = options.router or "round-robin"
     if name not in ROUTERS:
         near = get_close_matches(name, ROUTERS, n=1)
@@ -68,7 +78,7 @@ def fleet_of(scenario: Scenario, options: FleetOptions) -> tuple[list[Scenario],
         raise ScenarioError(f"--router-staleness-s: goes with --router prefix-aware only, not with {name}")
     if not 0 <= staleness_s < float("inf"):
         raise ScenarioError(f"--router-staleness-s: must be a number of seconds of at least 0, got {staleness_s}")
-    return scenarios, ROUTERS[name](scenario.seed), staleness_s
+    return ROUTERS[name](scenario.seed), staleness_s
 
 
 def _refuse_routing(options: FleetOptions) -> None:
@@ -81,22 +91,23 @@ def _replicas(scenario: Scenario, options: FleetOptions) -> list[Scenario]:
     if options.replicas and options.num_replicas != 1:
         raise ScenarioError("--replicas: does not go with --replica, which counts them itself (count=2)")
     if not options.replicas:
-        _check_number("--replicas", options.num_replicas)
+        check_number("--replicas", options.num_replicas)
         return [scenario] * options.num_replicas
     scenarios: list[Scenario] = []
     for text in options.replicas:
-        count, settings = _parse_replica(text)
-        scenarios += [_with_settings(scenario, settings, text)] * count
-    _check_number("--replica", len(scenarios))
+        count, settings = parse_replica(text)
+        scenarios += [with_settings(scenario, settings, text)] * count
+    check_number("--replica", len(scenarios))
     return scenarios
 
 
-def _check_number(flag: str, num_replicas: int) -> None:
+def check_number(flag: str, num_replicas: int) -> None:
+    """Raise ScenarioError unless a fleet can have so many replicas."""
     if not 1 <= num_replicas <= MOST_REPLICAS:
         raise ScenarioError(f"{flag}: must make 1 to {MOST_REPLICAS:,} replicas, got {num_replicas:,}")
 
 
-def _parse_replica(text: str) -> tuple[int, dict[str, str]]:
+def parse_replica(text: str) -> tuple[int, dict[str, str]]:
     """(how many, settings by name) of "gpu=h200,tensor_parallel_size=2,count=2"."""
     settings: dict[str, str] = {}
     for part in text.split(","):
@@ -113,7 +124,8 @@ def _parse_replica(text: str) -> tuple[int, dict[str, str]]:
     return int(count), settings
 
 
-def _with_settings(scenario: Scenario, settings: dict[str, str], text: str) -> Scenario:
+def with_settings(scenario: Scenario, settings: dict[str, str], text: str) -> Scenario:
+    """The scenario with what a `--replica` says; `text` is all of that."""
     known = Scenario.model_fields.keys() - SHARED
     for name in settings:
         if name in SHARED:

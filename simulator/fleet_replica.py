@@ -13,7 +13,7 @@ from simulator.batch import Batch
 from simulator.deployment import Deployment
 from simulator.engine import too_long
 from simulator.host_tally import HostTally, add_up_lives
-from simulator.host_tier import with_host_memory
+from simulator.host_tier import HostMemory, with_host_memory
 from simulator.lives import Lives, State
 from simulator.load import Load
 from simulator.metrics import count_requests, summarize
@@ -55,7 +55,7 @@ class Replica:
         """Off until its `lives` are started; it takes so long to start then."""
         self.name = str(number)
         self.deployment = deployment
-        self.scheduler, self._host = with_host_memory(deployment)
+        self.scheduler, self._host = self._new_scheduler()
         self.recorder = Recorder(self.scheduler)
         self.max_num_seqs = deployment.scheduler_settings.max_num_seqs
         self.load = Load()
@@ -85,12 +85,15 @@ class Replica:
 
     # Its lives.
 
+    def _new_scheduler(self) -> tuple[Scheduler, HostMemory | None]:
+        return with_host_memory(self.deployment)
+
     def _new_server(self) -> None:
         """An empty cache, and nobody there."""
         if not self._is_new:
             if self._host is not None:
                 self._tallies.append(self._host.tally())
-            self.scheduler, self._host = with_host_memory(self.deployment)
+            self.scheduler, self._host = self._new_scheduler()
             self.recorder.restart(self.scheduler)
         self._inbox = Inbox(self._env, self.scheduler)
         self._prefixes = self.scheduler.manager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -12,14 +12,15 @@ from simulator.fleet_history import NOWHERE, History, lost_table
 from simulator.host_tally import add_up
 from simulator.load import Load
 from simulator.metrics import Floats, count_requests, rounded, summarize
-from simulator.operations import QUIET
+from simulator.operations import QUIET, Operations
 from simulator.result import Result
 from simulator.table import Columns
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
+    from simulator.fleet_replica import Replica
 
-__all__ = ["NOBODY_LEFT", "FleetResult", "combine"]
+__all__ = ["NOBODY_LEFT", "FleetResult", "all_requests", "combine"]
 
 NOBODY_LEFT = "no replica came back to serve it"
 """Why a request is lost that waits for a replica when nothing happens any more."""
@@ -42,13 +43,31 @@ class FleetResult(Result):
     replicas: tuple[Result, ...]
 
 
-def combine(fleet: Fleet, results: Sequence[Result], stated: dict[str, Any]) -> FleetResult:
+class Served(Protocol):
+    """A fleet that has served everybody."""
+
+    @property
+    def operations(self) -> Operations:
+        """What happened to its replicas."""
+
+    @property
+    def load(self) -> Load:
+        """Requests that had arrived and not ended."""
+
+    @property
+    def replicas(self) -> Sequence[Replica]:
+        """All that ever were."""
+
+
+def combine(
+    fleet: Served, results: Sequence[Result], stated: dict[str, Any], requests: Mapping[str, np.ndarray]
+) -> FleetResult:
     """All replicas' results (at least one), those of a fleet that has served everybody, as one.
 
-    `stated` is what to say of the fleet.
+    `stated` is what to say of the fleet; `requests` has a row for each, wherever it was (see `all_requests`).
     """
     tables: dict[str, Any] = {
-        "requests": _ended_in_order(_all_requests(fleet, results)),
+        "requests": _ended_in_order(requests),
         "steps": _in_order(_merged([result.tables["steps"] for result in results]), "start_s"),
         "token_gaps": _stacked([result.tables["token_gaps"] for result in results]),
     }
@@ -86,7 +105,7 @@ def combine(fleet: Fleet, results: Sequence[Result], stated: dict[str, Any]) -> 
     )
 
 
-def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Fleet) -> None:
+def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Served) -> None:
     """What became of replicas, and of requests there: a table, and what it comes to for each and for all of them."""
     begin_s = float(tables["requests"]["arrival_s"].min(initial=fleet.load.changed_s))
     last_step_s = float(tables["steps"]["end_s"].max(initial=begin_s))
@@ -98,7 +117,7 @@ def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Fleet) 
         measures.update(history.measures_of(replica))
 
 
-def _all_requests(fleet: Fleet, results: Sequence[Result]) -> dict[str, np.ndarray]:
+def all_requests(fleet: Fleet, results: Sequence[Result]) -> dict[str, np.ndarray]:
     """Of all replicas, and of none."""
     requests = _merged([result.tables["requests"] for result in results])
     requests["num_retries"] = np.array([num for replica in fleet.replicas for num in replica.num_retries], np.int64)

@@ -21,9 +21,9 @@ from kvcache.managers import Load
 from kvcache.specs import cdiv
 from simulator.batch import Batch
 from simulator.deployment import Deployment
+from simulator.host_link import HostLink
 from simulator.host_tally import HostTally
 from simulator.latency import StepTimes
-from simulator.link import Link
 from simulator.loading import NOTHING, Offer
 from simulator.replica import Inbox, wait_until
 from simulator.request import Request
@@ -84,7 +84,7 @@ class HostMemory:
         num_ranks = scenario.tensor_parallel_size
         capacity_bytes = int((scenario.kv_offloading_size or 0) * GIB)
         self.tier = HostTier(deployment.layout, deployment.cache_settings, capacity_bytes, self, num_ranks)
-        self.outgoing, self.incoming = Link(bytes_per_s * num_ranks), Link(bytes_per_s * num_ranks)
+        self.outgoing, self.incoming = HostLink(bytes_per_s * num_ranks), HostLink(bytes_per_s * num_ranks)
         step_bytes = sum(
             cdiv(limits.max_num_batched_tokens, group.spec.block_size) * group.bytes_per_block
             for group in deployment.layout.groups

@@ -1,24 +1,27 @@
-"""A scheduler whose requests need not compute all tokens that are not cached: some arrive from elsewhere.
+"""Schedulers of replicas that get contents of blocks from elsewhere, and of those that others get them from.
 
 ```
 waiting ──► held: blocks taken, contents on their way ──► held: contents there ──► running
+running ──► held: finished, its blocks are being read ──► gone
 ```
 
 As vLLM 0.32 schedules with a KV connector that loads while steps run: a request whose tokens are offered gets its
 blocks at once and stands aside; who waits behind it goes on. When the contents are there, it comes before all that
-hold no blocks, and computes what is left: at least one token.
+hold no blocks, and computes what is left: at least one token. And who has finished keeps the blocks that are still
+needed until they have been read: they are missing to others until then.
 """
 
 from typing import ClassVar, NamedTuple, Protocol
 
 from kvcache.manager import KVCacheManager
 from kvcache.managers import Load
+from simulator.batch import Batch
 from simulator.contexts import Reach
 from simulator.plan import Plan, SchedulerSettings
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["NOTHING", "KVSource", "LoadingScheduler", "Offer"]
+__all__ = ["NOTHING", "KVSource", "LendingScheduler", "LoadingScheduler", "Offer"]
 
 
 class Offer(NamedTuple):
@@ -40,10 +43,39 @@ class KVSource(Protocol):
         """What a waiting request could have, whose prefix hit is `hit_tokens`. It may be asked again and again."""
 
     def start(self, request: Request, loads: list[Load]) -> None:
-        """The blocks were taken (one load for each manager): fill them, then call the replica's `Inbox.loaded`."""
+        """The blocks were taken (one load for each manager): fill them, then call the replica's `Inbox.loaded`.
+
+        No loads: all that was offered is cached here, and the request runs.
+        """
 
 
-class LoadingScheduler(Scheduler):
+class ConnectedScheduler(Scheduler):
+    """What both kinds share: contents of blocks come and go beside the steps."""
+
+    def _preempt_for(self, plan: Plan, request: Request) -> bool:
+        """As without, but whose last step is not settled is not preempted: what it writes would be overwritten.
+
+        The round ends then, and nobody loses blocks before the next step.
+        """
+        victim = self._victim()
+        if not self._is_in_flight(victim):
+            return super()._preempt_for(plan, request)
+        plan.last_order = request.order - 1
+        return False
+
+    def _give_back(self, request: Request) -> None:
+        """What has left its windows goes first, so that who might read the rest could."""
+        self.manager.keep_needed(request.blocks, request.max_tokens - 1)
+        super()._give_back(request)
+
+    def _is_in_flight(self, request: Request) -> bool:
+        """Whether the step before this one computes something for a running request and is not settled."""
+        if self._num_in_flight(request):
+            return True
+        return not request.is_decoding and request.order not in self.prefilling
+
+
+class LoadingScheduler(ConnectedScheduler):
     """Decides for one replica that has a source of keys and values beside its own steps."""
 
     has_source: ClassVar[bool] = True
@@ -53,6 +85,9 @@ class LoadingScheduler(Scheduler):
     ) -> None:
         super().__init__(manager, settings, reaches)
         self._source = source
+
+    def _num_delayed(self) -> int:
+        return len(self.held)
 
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
         if not self._admit_held(plan, threshold, now_s):
@@ -66,11 +101,16 @@ class LoadingScheduler(Scheduler):
                     return
             elif not self._admit_head(plan, hit_tokens, threshold, now_s):
                 return
+            elif offer.num_tokens and request.is_running:
+                self._source.start(request, [])
 
     # Loads.
 
     def _start_load(self, plan: Plan, request: Request, offer: Offer, hit_tokens: int) -> bool:
         """Let a request stand aside with its blocks, or reject it; False if there is no room now."""
+        if not self.manager.can_read(request.blocks, hit_tokens):
+            plan.must_replan = True
+            return False
         loads = self.manager.plan_load(request.blocks, offer.cached_tokens, offer.num_tokens)
         if self._has_room(request, loads):
             self.waiting.pop()
@@ -143,3 +183,29 @@ class LoadingScheduler(Scheduler):
     def _num_equal_steps(self, plan: Plan) -> int:
         """As without loads; who has his contents and no room is looked at again in each step."""
         return 1 if any(self.held.values()) else super()._num_equal_steps(plan)
+
+
+class LendingScheduler(ConnectedScheduler):
+    """Decides for one replica whose requests are continued by others, which read their blocks."""
+
+    def __init__(self, manager: KVCacheManager, settings: SchedulerSettings, reaches: tuple[Reach, ...] = ()) -> None:
+        super().__init__(manager, settings, reaches)
+        self._read: list[Request] = []
+
+    def _give_back(self, request: Request) -> None:
+        """What a later token needs stays held until it has been read."""
+        self.manager.keep_needed(request.blocks, request.computed)
+        self.held[request] = False
+
+    def loaded(self, request: Request) -> None:
+        """What was in a finished request's blocks is where it is needed: the next step can have them."""
+        super().loaded(request)
+        self._read.append(request)
+
+    def schedule(self, now_s: float) -> Batch | None:
+        """As without, after taking back what has been read since: it stays to be hit."""
+        for request in self._read:
+            del self.held[request]
+            self.manager.free(request.blocks, request.computed)
+        self._read.clear()
+        return super().schedule(now_s)

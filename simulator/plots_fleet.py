@@ -64,9 +64,9 @@ def draw_replicas(result: Result, figure: FigureBase) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
     load_edges_s, hit_edges_s = edges_of(result, LOAD_BINS), edges_of(result, HIT_BINS)
     running = [_running(result.steps[result.steps["replica"] == number], load_edges_s) for number in replicas]
+    where = "replica" if "replica" in result.requests else "prefill_replica"
     hits = [
-        100 * hit_rate_over_time(result.requests[result.requests["replica"] == number], hit_edges_s)
-        for number in replicas
+        100 * hit_rate_over_time(result.requests[result.requests[where] == number], hit_edges_s) for number in replicas
     ]
     for axes, edges_s, lines in ((upper, load_edges_s, running), (lower, hit_edges_s, hits)):
         edges, unit = in_unit(edges_s)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
+from simulator.plots_disaggregation import disaggregation_figures
 from simulator.plots_fleet import fleet_figures
 from simulator.plots_sessions import session_figures
 from simulator.result import Result
@@ -21,6 +22,7 @@ from simulator.summary_table import (
     list_reasons,
     replica_rows,
     summary_lines,
+    transfer_lines,
 )
 
 __all__ = ["Verdict", "inline_svg", "judge", "render_page", "render_report", "write_report"]
@@ -38,6 +40,7 @@ _FIGURE_TITLES = {
     "replicas": "Load and hit rate of each replica",
     "states": "Replicas that were up, and what each was when",
     "sessions": "Sessions",
+    "stages": "Where the time to the first token goes",
 }
 _FIGURE_CAPTIONS = {
     "kv_usage": "Blocks that requests hold, and above them free blocks whose content can still be hit.",
@@ -45,6 +48,7 @@ _FIGURE_CAPTIONS = {
     "latencies": "How many requests got their first token, and each further one on average, within a time.",
     "throughput": "Prompt tokens computed, without those found in the prefix cache, and tokens decoded.",
     "pool_bytes": "Sampled; what left every window, empty slots and padding are held, and nobody needs them.",
+    "stages": "Requests in tenths from the fastest to the slowest; where they wait for others is hatched.",
     "replicas": "Running requests, and of the prompt tokens admitted the share that came from the prefix cache.",
     "states": "Who boots or drains is paid for, but takes no requests; who is off is not wanted.",
     "sessions": "The sessions that have no request in flight think; a band reaches from the least to the most.",
@@ -120,7 +124,7 @@ def render_report(result: Result) -> str:
             "alt": _describe_figure(name, result.summary),
             "svg": Markup(inline_svg(name, svg)),
         }
-        for name, svg in {**fleet_figures(result), **session_figures(result), **figures(result)}.items()
+        for name, svg in _all_figures(result).items()
     ]
     # Of a fleet, what each replica differs in is in the table of replicas.
     capacity = result.summary["replicas"][0]["capacity"] if "replicas" in result.summary else result.capacity
@@ -137,6 +141,12 @@ def render_report(result: Result) -> str:
         figures=drawn,
         scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
     )
+
+
+def _all_figures(result: Result) -> dict[str, bytes]:
+    return {
+        **disaggregation_figures(result), **fleet_figures(result), **session_figures(result), **figures(result),
+    }  # fmt: skip
 
 
 def render_page(template: str, **values: Any) -> str:
@@ -224,6 +234,7 @@ def _describe_figure(name: str, summary: Mapping[str, Any]) -> str:
         "pool_bytes": f"held and needed by nobody: {format_bytes(wasted['mean'])} on average, "
         f"{format_bytes(wasted['max'])} at most",
         "states": f"replicas up {_up_on_average(summary)}",
+        "stages": "; ".join(f"{name} {value}" for name, value in transfer_lines(summary)[-1:]),
         "replicas": f"running {format_number(running['mean'])} on average in all; hit rate "
         f"{format_share(summary['prefix_cache_hit_rate'])} in all",
         "sessions": _describe_sessions(summary.get("sessions")),

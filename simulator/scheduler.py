@@ -45,7 +45,7 @@ class Scheduler:
         self.running: dict[int, Request] = {}
         """By order of admission, which is the order of service."""
         self.held: dict[Request, bool] = {}
-        """Requests that hold blocks and do not run yet, and whether the blocks' contents are there: see `loading`."""
+        """Requests that hold blocks and do not run, and whether what they wait for is there: see `loading`."""
         self.step = 0
         """Steps planned."""
         self.num_news = 0
@@ -90,7 +90,7 @@ class Scheduler:
             return None
         self.manager.new_step()
         threshold = self.settings.long_prefill_token_threshold
-        if threshold and len(self.running) + len(self.waiting) == 1:
+        if threshold and len(self.running) + len(self.waiting) + self._num_delayed() == 1:
             threshold = 0  # nobody else would profit
         self._extend_running(plan, threshold)
         self._find_stalled(plan)
@@ -102,6 +102,10 @@ class Scheduler:
         self._advance(plan)
         self.in_flight.append(plan)
         return batch
+
+    def _num_delayed(self) -> int:
+        """Requests that neither run nor wait for a place."""
+        return 0
 
     def _extend_running(self, plan: Plan, threshold: int) -> None:
         work = self._decodes.take_due(self.step)
@@ -412,10 +416,14 @@ class Scheduler:
                 del self.running[request.order]
                 if self._lag:
                     self.manager.cache(request.blocks, request.max_tokens - 1)
-                self.manager.free(request.blocks, request.max_tokens - 1)
+                self._give_back(request)
             else:  # preempted while its last token was being computed
                 self.waiting.remove(request)
         return ended
+
+    def _give_back(self, request: Request) -> None:
+        """A request has finished, so nobody needs its blocks."""
+        self.manager.free(request.blocks, request.max_tokens - 1)
 
     def _cache_settled(self) -> None:
         """Hash what decodes that miss the planned step have settled now; all others do so when they are planned."""

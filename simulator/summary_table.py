@@ -5,6 +5,7 @@ from typing import Any
 
 __all__ = [
     "LATENCY_NAMES",
+    "STAGE_NAMES",
     "format_bytes",
     "format_number",
     "format_seconds",
@@ -13,6 +14,7 @@ __all__ = [
     "list_reasons",
     "replica_rows",
     "summary_lines",
+    "transfer_lines",
 ]
 
 LATENCY_NAMES = {
@@ -23,6 +25,18 @@ LATENCY_NAMES = {
     "queue_s": "Time in queue",
 }
 """What each distribution of the summary is called."""
+
+STAGE_NAMES = {
+    "prefill_queue": "prefill queue",
+    "prefill": "prefill",
+    "decode_queue": "decode queue",
+    "link_queue": "link queue",
+    "transfer": "transfer",
+    "admission": "admission",
+    "first_step": "first step",
+    "decode": "decode",
+}
+"""What each stage of a disaggregated request is called, in order."""
 
 NO_DATA = "–"
 _SHOWN_PERCENTILES = ("p50", "p90", "p99", "max")
@@ -53,7 +67,23 @@ def summary_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Steps", f"{summary['steps']:,}"),
         *_operation_lines(summary.get("operations")),
         *_session_lines(summary.get("sessions")),
+        *transfer_lines(summary),
         *((f"Replica {row.pop('Replica')}", ", ".join(map(" ".join, row.items()))) for row in replica_rows(summary)),
+    ]
+
+
+def transfer_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What travelled between prefill and decode replicas, and where the time went; nothing of other runs."""
+    if "transfers" not in summary:
+        return []
+    transfers, stages = summary["transfers"], summary["stages_s"]
+    used = [*transfers["link_utilization_out"], *transfers["link_utilization_in"]]
+    return [
+        ("Transferred", f"{format_bytes(transfers['bytes'])} in {transfers['requests']:,} transfers"),
+        ("Transfer", _spread(transfers["duration_s"])),
+        ("Waiting for the link", _spread(transfers["link_queue_s"])),
+        ("Link use, each replica", ", ".join(map(format_share, used))),
+        ("Mean time in", ", ".join(f"{STAGE_NAMES[name]} {format_seconds(stages[name])}" for name in STAGE_NAMES)),
     ]
 
 
@@ -62,7 +92,7 @@ def replica_rows(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {
             "Replica": str(number),
-            "server": _server(replica["scenario"]),
+            "server": _server(replica["scenario"]) + (f" ({replica['role']})" if "role" in replica else ""),
             "requests": f"{replica['requests']['arrived']:,}",
             "hit rate": format_share(replica["prefix_cache_hit_rate"]),
             "in flight": format_number(replica["in_flight"]["mean"]),

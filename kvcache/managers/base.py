@@ -210,7 +210,7 @@ class SingleTypeManager(ABC):
         stop, units = min(positions.stop, hit_tokens // self.block_size), self.units_per_block
         cached = self.cached_among(keys, positions.start, stop)
         hit_keys = self.group_keys([keys[(at + 1) * units - 1] for at in cached])
-        return Load(positions, cached, list(map(self.block_of.__getitem__, hit_keys)))
+        return Load(positions, cached, list(map(self.block_of.__getitem__, hit_keys)), [])
 
     def num_blocks_of_load(self, load: Load) -> int:
         """Blocks to take for it."""

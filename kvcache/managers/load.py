@@ -14,6 +14,8 @@ class Load(NamedTuple):
     """Those of them whose blocks are cached here already."""
     cached_blocks: list[int]
     """Their blocks, the groups' next to each other for each position."""
+    counted_blocks: list[int]
+    """Blocks that count as if they were taken, too: those of the hit's state, which a later one replaces."""
 
     @property
     def num_missing(self) -> int:

@@ -141,6 +141,13 @@ class MambaAlignManager(MambaManager):
         """One state per group at a time."""
         return self.num_new_blocks(table, num_tokens)
 
+    def plan_load(self, keys: list[int], hit_tokens: int, num_tokens: int) -> Load:
+        """One state; that of the hit must be free beside it, though it is not used (vLLM 0.32)."""
+        load = super().plan_load(keys, hit_tokens, num_tokens)
+        if load.cached or not hit_tokens or not self.is_cached(keys[hit_tokens // self.policy.hash_unit - 1]):
+            return load
+        return load._replace(counted_blocks=self.hit_blocks(keys, hit_tokens))
+
     def num_blocks_beyond(self, load: Load, num_tokens: int) -> int:
         """One state per group at a time."""
         return self.num_groups if load.num_missing or num_tokens > load.positions.stop * self.block_size else 0

@@ -24,7 +24,7 @@ from tests.conformance.scenarios.shapes import (
 )
 from tests.conformance.scenarios.traffic import make_requests, output_length, prompt_length
 
-__all__ = ["ASYNC_KINDS", "EXTRA_KINDS", "KINDS", "scenario"]
+__all__ = ["ASYNC_KINDS", "CONNECTED_KINDS", "EXTRA_KINDS", "KINDS", "scenario"]
 
 BLOCK_SIZES = (4, 8, 16, 16, 16, 32)
 
@@ -131,6 +131,28 @@ def _with_threshold(rng: Random, made: Scenario) -> Scenario:
     return made
 
 
+def _with_remote(rng: Random, made: Scenario) -> Scenario:
+    """Beginnings of most prompts come from elsewhere, some steps later: as a prefill server hands them over, mostly."""
+    keeps_states = any(sort.kind == "mamba" for sort in groups_of(made)[0])
+    base = lcm(*(sort.block for sort in groups_of(made)[0]))
+    for request in made["requests"]:
+        tokens = prompt_length(request) - keeps_states
+        if rng.random() < 0.3:  # as a store of whole blocks would have them
+            tokens = rng.randint(0, prompt_length(request) // base) * base
+        if tokens and rng.random() < 0.7:
+            request["remote"] = {"tokens": tokens, "steps": rng.choice((0, 0, 1, 1, 2, 3, 5, 9, 20))}
+    return made
+
+
+def _with_loans(rng: Random, made: Scenario) -> Scenario:
+    """Requests go on elsewhere, as a prefill server's do: their blocks are read some steps after their end."""
+    for request in made["requests"]:
+        request["lent"] = rng.choice((0, 0, 1, 2, 5, 20))
+        if rng.random() < 0.7:
+            request["output"] = 1
+    return made
+
+
 def _any_shape(rng: Random) -> Shape:
     return SHAPES[rng.choice(tuple(SHAPES))]
 
@@ -178,6 +200,18 @@ def _no_reservation(rng: Random, is_async: bool) -> Scenario:
 
 def _hash_ids(rng: Random, is_async: bool) -> Scenario:
     return _sprinkle(rng, _compose(rng, is_async, _any_shape(rng), by_hash_ids=True))
+
+
+def _remote(*shapes: str) -> Maker:
+    return lambda rng, is_async: _with_remote(rng, _sprinkle(rng, _compose(rng, is_async, SHAPES[rng.choice(shapes)])))
+
+
+def _remote_tight(rng: Random, is_async: bool) -> Scenario:
+    return _with_remote(rng, _sprinkle(rng, _tight(rng, is_async)))
+
+
+def _lent(rng: Random, is_async: bool) -> Scenario:
+    return _with_loans(rng, _sprinkle(rng, _tight(rng, is_async)))
 
 
 def _plain(shape: Shape) -> Maker:
@@ -261,6 +295,12 @@ _MAKERS: dict[str, Maker] = {
     "tight": _tight,
     "no-reservation": _no_reservation,
     "hash-ids": _hash_ids,
+    "remote-full": _remote("full", "mla", "uniform-type"),
+    "remote-windows": _remote("sliding", "gemma3", "gpt-oss", "two-windows"),
+    "remote-chunks": _remote("llama4", "chunked", "full-chunked-sliding"),
+    "remote-states": _remote("jamba", "jamba-none", "mamba", "full-sliding-mamba", "two-states"),
+    "remote-tight": _remote_tight,
+    "lent": _lent,
     "refused": _refused,
     "mamba-partial": _plain(mamba_partial),
     "odd-chunk": _plain(odd_chunk),
@@ -270,4 +310,6 @@ _NO_SERVERS = ("mamba-partial", "odd-chunk")  # vLLM schedules these too, but no
 
 KINDS = tuple(kind for kind in _MAKERS if kind not in _NO_SERVERS)
 ASYNC_KINDS = tuple(f"async-{kind}" for kind in KINDS)
+CONNECTED_KINDS = ("remote-full", "remote-windows", "remote-chunks", "remote-states", "remote-tight", "lent")
+"""Tokens come from elsewhere, or are read there: what no other kind does."""
 EXTRA_KINDS = (*_NO_SERVERS, *(f"async-{kind}" for kind in _NO_SERVERS))

@@ -16,7 +16,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -64,6 +64,12 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "tight": (59, 64, 72, 76),
     "no-reservation": (35, 61, 76),
     "hash-ids": (28, 57, 65),
+    "remote-full": (9, 29, 39),
+    "remote-windows": (4, 36, 51),
+    "remote-chunks": (9, 17, 45),
+    "remote-states": (2, 11, 49, 57),
+    "remote-tight": (4, 27, 50, 53),
+    "lent": (5, 11, 21, 25),
     "refused": (0, 1, 3, 4, 7, 12),
     "async-full": (1, 7),
     "async-sliding": (71, 78),
@@ -93,6 +99,12 @@ RECORDED: dict[str, tuple[int, ...]] = {
     "async-tight": (19, 37),
     "async-no-reservation": (40, 52),
     "async-hash-ids": (9, 46),
+    "async-remote-full": (5, 30),
+    "async-remote-windows": (6, 38),
+    "async-remote-chunks": (41, 49),
+    "async-remote-states": (7, 11, 44),
+    "async-remote-tight": (30, 36, 58),
+    "async-lent": (23, 29, 40),
     "async-refused": (0, 2, 3),
 }
 
@@ -178,8 +190,13 @@ def load_oracle(path: Path) -> ModuleType:
 def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
     """vLLM's answer: "rows" and "summary", or why it "refused", or that it never got to an end ("unfinished")."""
     rows: list[dict[str, Any]] = []
+    disconnect: Callable[[], None] | None = None
     try:
         config, kv = oracle.build(asked)
+        if any("remote" in request or "lent" in request for request in asked["requests"]):
+            from tests.conformance.connector import connect
+
+            disconnect = connect(oracle, config, asked)
         summary = oracle.replay(config, kv, {**asked, "max_steps": MAX_STEPS}, rows.append)
     except (ValueError, NotImplementedError) as error:
         if rows:
@@ -187,6 +204,9 @@ def answer(oracle: ModuleType, asked: dict[str, Any]) -> dict[str, Any]:
         return {"refused": str(error).splitlines()[0]}
     except RuntimeError as error:
         return {"unfinished": str(error)}
+    finally:
+        if disconnect is not None:
+            disconnect()
     return {"rows": rows, "summary": simulated({"capacity": oracle.capacity(config, kv), **summary})}
 
 

@@ -26,6 +26,7 @@ from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes
 from simulator.request import Request
 from simulator.scheduler import Scheduler, SchedulerSettings
+from tests.conformance.remote import Outside
 
 SPEC_NAMES = {
     "full": "FullAttentionSpec",
@@ -69,7 +70,7 @@ def layer_spec(scenario: Row, layer: Row) -> KVCacheSpec:
     return make[layer["kind"]]()
 
 
-def build(scenario: Row) -> tuple[KVCacheLayout, Scheduler]:
+def build(scenario: Row, outside: Outside | None = None) -> tuple[KVCacheLayout, Scheduler]:
     """The pool and the scheduler; raises KVCacheError for a scenario that the reference refuses."""
     max_model_len = scenario.get("max_model_len", 131072)
     max_tokens = scenario.get("max_num_batched_tokens", 8192)
@@ -99,7 +100,8 @@ def build(scenario: Row) -> tuple[KVCacheLayout, Scheduler]:
         async_scheduling=bool(scenario.get("async_scheduling")),
         state_block=block_size if aligned else None,
     )
-    return layout, Scheduler(KVCacheManager(layout, cache), settings)
+    manager = KVCacheManager(layout, cache)
+    return layout, Scheduler(manager, settings) if outside is None else outside.scheduler(manager, settings)
 
 
 class ChainedIds:
@@ -169,6 +171,8 @@ class RowWriter:
         self._emit = emit
         self._pending: deque[Row] = deque()
         self.run_trace: list[tuple[int, int]] = []
+        self.in_steps: dict[int, tuple[int, int]] = {}
+        """(free blocks, waiting requests) in steps, where somebody looks."""
         self.num_steps = 0
         self.scheduled_tokens = 0
         self.finish_step: dict[str, int] = {}
@@ -186,8 +190,9 @@ class RowWriter:
             "waiting": len(scheduler.waiting),
         }
         while not self._pending and self.num_steps < start_s:
-            idle = {"scheduled": {}, "preempted": [], "running": 0, "waiting": 0}
-            self._write({**idle, "free_blocks": scheduler.manager.pool.num_blocks - 1})
+            free_blocks, waiting = self.in_steps.get(self.num_steps, (scheduler.manager.pool.num_blocks - 1, 0))
+            idle = {"scheduled": {}, "preempted": [], "running": 0}
+            self._write({**idle, "waiting": waiting, "free_blocks": free_blocks})
         self._pending.append(row)
 
     def settled(self, start_s: float, end_s: float, num_steps: int, batch: Batch, ended: list[Request]) -> None:
@@ -216,14 +221,18 @@ class RowWriter:
 
 def replay(scenario: Row, emit: Callable[[Row], None] | None) -> Row:
     """Run a scenario to its end; `emit` gets one row per step. Gives back the summary."""
-    layout, scheduler = build(scenario)
+    outside = Outside(scenario)
+    layout, scheduler = build(scenario, outside if outside.is_there else None)
     requests = requests_of(scenario, scheduler)
     writer = RowWriter(emit)
     if emit is not None:
         scheduler.run_trace = writer.run_trace
     start = time.perf_counter()
     # A step planned ahead is planned one step earlier, also where nothing runs meanwhile.
-    run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
+    if outside.is_there:
+        outside.run(scheduler, requests, writer, writer.in_steps)
+    else:
+        run_to_the_end(scheduler, ConstantStepTimes(1.0), iter(requests), writer, planning_s=1.0)
     seconds = max(time.perf_counter() - start, 1e-9)
     return {
         "capacity": capacity(layout),
@@ -243,7 +252,7 @@ def outcome(request: Request, scheduler: Scheduler, writer: RowWriter) -> Row:
     """
     assert request.first_token_s is not None
     return {
-        "cached_tokens": request.cached_tokens,
+        "cached_tokens": min(request.cached_tokens + request.loaded_tokens, request.prompt_tokens - 1),
         "first_token_step": round(request.first_token_s) - 1 - scheduler.settings.async_scheduling,
         "finish_step": writer.finish_step[request.request_id],
         "preemptions": request.num_preemptions,

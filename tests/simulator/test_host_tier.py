@@ -18,9 +18,9 @@ from simulator.batch import Batch
 from simulator.deployment import Deployment
 from simulator.engine import run_to_the_end
 from simulator.hardware import find_gpu
+from simulator.host_link import HostLink
 from simulator.host_tier import FETCH_LATENCY_S, GIB, HostMemory, best_fetch, prefill_s, with_host_memory
 from simulator.latency import Roofline
-from simulator.link import Link
 from simulator.recorder import Recorder
 from simulator.scheduler import SchedulerSettings
 from tests.kvcache.pools import full, mamba, sliding
@@ -168,7 +168,7 @@ def test_a_preempted_request_fetches_its_own_tokens():
 
 
 def test_a_link_copies_one_after_the_other():
-    link = Link(bytes_per_s=10.0)
+    link = HostLink(bytes_per_s=10.0)
     assert (link.send(20, 1.0), link.send(10, 2.0), link.backlog_bytes(2.0), link.send(10, 9.0)) == (3.0, 4.0, 20, 10.0)
 
 

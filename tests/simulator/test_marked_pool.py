@@ -14,7 +14,7 @@ from kvcache.specs import FullAttentionSpec
 from simulator.deployment import deploy
 from simulator.marked_pool import MarkedPool, Slots
 from simulator.scenario import Scenario
-from tests.conformance.generate import KINDS, scenario
+from tests.conformance.generate import CONNECTED_KINDS, KINDS, scenario
 from tests.conformance.record import FOLDER, read
 from tests.conformance.replay import build
 from tests.simulator.witnessed import replay_with_witness
@@ -49,7 +49,7 @@ def groups_that_keep_their_marks(pool: MarkedPool) -> list[tuple[int, int, int]]
 
 
 @pytest.mark.parametrize("order", [LAYER_OUTERMOST, BLOCK_OUTERMOST])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in CONNECTED_KINDS])
 def test_who_writes_into_a_block_is_seen_by_whoever_holds_it(kind, order):
     """Groups of fewer layers and of states among them."""
     try:
