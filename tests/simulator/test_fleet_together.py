@@ -1,4 +1,4 @@
-"""Sessions over replicas that fail, drain and scale: a call that is lost has ended, and its session goes on."""
+"""What meets in a fleet: sessions over replicas that fail, drain, scale or share the work; host memory that fails."""
 
 from collections import Counter
 
@@ -7,9 +7,12 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulator import Scenario
 from simulator.closed_loop import ClosedLoop, SessionRuns
+from simulator.disaggregation import Servers, simulate_disaggregated
 from simulator.fleet import Fleet, simulate_fleet
 from simulator.fleet_checks import check_fleet
+from simulator.link import Link
 from simulator.operations import Operations, operate
 from simulator.outages import Outage
 from simulator.router import RoundRobin
@@ -17,7 +20,7 @@ from tests.simulator.queues import one_at_a_time
 from tests.simulator.test_closed_loop import sessions
 from tests.simulator.test_fleet_failures import all_operations, server
 from tests.simulator.test_session_forests import ROUTERS, forests, named
-from workloads import Call
+from workloads import Call, Trace, TraceRequest
 from workloads.sessions import walk_calls
 
 CONVERSATION = sessions([Call("first", 1, 4), Call("second", 1, 2, 3.0)])
@@ -61,3 +64,39 @@ def test_every_call_ends_once_whatever_fails(kind, drawn, sizes, async_schedulin
     ended = Counter(name for result in results for name in result.tables["requests"]["request_id"])
     ended.update(arrival.row.request_id for arrival in fleet.lost_in_queue)
     assert ended == Counter(each.request_id for session in forest for each in walk_calls(session.calls))
+
+
+def test_sessions_come_to_prefill_and_decode_replicas_too():
+    """A step for the prompt there, then four here, of which the first computes the prompt's last token again.
+
+    Three seconds to think, and the second call the same way with two steps at its end.
+    """
+    scenario = one_at_a_time().model_copy(update={"concurrent_sessions": 1})
+    servers = Servers([scenario], RoundRobin())
+    result = simulate_disaggregated(servers, servers, Link(1e30), trace=CONVERSATION)
+    assert result.tables["sessions"]["end_s"].tolist() == [5.0 + 3.0 + 3.0]
+    assert result.summary["sessions"]["completed"] == 1
+
+
+def test_host_memory_goes_with_the_server():
+    """What was evicted before the failure is not there after it; bytes are counted over both lives.
+
+    To compute a prompt takes four steps, so to fetch it is faster.
+    """
+    small = Scenario(
+        model="llama-3.1-8b", step_time_s=1.0, num_gpu_blocks_override=18, max_model_len=256, async_scheduling=False,
+        kv_offloading_size=10, kv_offloading_bandwidth=10**12, max_num_batched_tokens=64,
+    )  # fmt: skip
+    prompt, other = tuple(range(15)), tuple(range(100, 115))
+    rows = [
+        TraceRequest("first", 0.0, 241, 1, prompt),
+        TraceRequest("evicts it", 10.0, 241, 1, other),
+        TraceRequest("fetches it", 20.0, 241, 1, prompt),
+        TraceRequest("after the failure", 40.0, 241, 1, prompt),
+    ]
+    trace = Trace("four", 16, lambda: iter(rows), len(rows))
+    operations = Operations((Outage(0, 30.0, 5.0),))
+    result = simulate_fleet([small], RoundRobin(), operations=operations, trace=trace)
+    there = dict(zip(result.tables["requests"]["request_id"], result.tables["requests"]["loaded_tokens"], strict=True))
+    assert there == {"first": 0, "evicts it": 0, "fetches it": 240, "after the failure": 0}
+    assert result.summary["host_tier"]["fetched_tokens"] == 240
