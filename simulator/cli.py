@@ -109,7 +109,6 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     Examples: kvplan simulate gemma-3-27b --gpu h100-80gb -tp 2 --trace mooncake.jsonl
     kvplan simulate llama-3.1-8b --gpu h100-80gb --replicas 4 --router prefix-aware
     kvplan simulate llama-3.1-8b --gpu h100-80gb --concurrent-sessions 64
-    kvplan simulate gemma-3-27b --gpu h200 --prefill-replicas 2 --decode-replicas 1 --link-gbps 400
     """
     settings = dict(locals())
     of_fleet = ("replicas", "replica", "router", "router_staleness_s")

@@ -76,7 +76,7 @@ def draw_travelling(models: Mapping[str, Deployment], prompt_tokens: Sequence[in
         axes.fill_between(at, lean, full, color=colour, alpha=0.12, linewidth=0)
         axes.plot(at, full, color=INK, linestyle="dashed", label="if all layers were full")
         axes.plot(at, lean, color=colour, label="what the layers need")
-        axes.set_title(f"{name}: {1 - lean.sum() / full.sum():.0%} less on average")
+        axes.set_title(f"{name}: {1 - lean.sum() / full.sum():.0%} less")
         axes.set_ylim(bottom=0)
         axes.set_xlim(0, at[-1])
         axes.set_xlabel("Prompt (thousand tokens)")
