@@ -153,6 +153,7 @@ def test_every_invariant_has_its_line():
         "## Of block tables",
         "## Of the simulation",
         "## Of a fleet",
+        "### Of prefill and decode replicas",
     )
     assert {name for section in sections for name in table_under(page, section)} == raised
 

@@ -99,7 +99,5 @@ def test_host_memory_goes_with_the_server():
     result = simulate_fleet([small], RoundRobin(), operations=operations, trace=trace)
     requests = {row["request_id"]: row for row in result.requests.to_dict("records")}
     fetched, anew = requests["fetches it"], requests["after the failure"]
-    assert (
-        fetched["loaded_tokens"] == 240 - fetched["cached_tokens"] == result.summary["host_tier"]["fetched_tokens"] > 0
-    )
+    assert fetched["loaded_tokens"] == result.summary["host_tier"]["fetched_tokens"] > 0
     assert (anew["cached_tokens"], anew["loaded_tokens"]) == (0, 0)
