@@ -139,11 +139,16 @@ def _lines(capacity: Capacity, lengths: Sequence[int]) -> list[tuple[str, str]]:
         asked = server.limits.max_num_seqs
         note = f"; with {asked:,} the server would not start" if asked > capacity.max_bootable_num_seqs else ""
         lines.append(("Largest --max-num-seqs", f"{capacity.max_bootable_num_seqs:,}{note}"))
-    shortest = capacity.min_cacheable_prompt_tokens
-    lines.append(
-        ("Shortest prompt that can hit", "none: prefix caching is off" if shortest is None else f"{shortest:,} tokens")
-    )
-    return lines
+    return [*lines, ("Shortest prompt that can hit", _shortest_hit(capacity))]
+
+
+def _shortest_hit(capacity: Capacity) -> str:
+    shortest, longest = capacity.min_cacheable_prompt_tokens, capacity.layout.max_model_len - 1
+    if shortest is None:
+        return "none: prefix caching is off"
+    if shortest > longest:  # an output token is always left
+        return f"none: it would need {shortest:,} tokens, prompts have {longest:,} at most"
+    return f"{shortest:,} tokens"
 
 
 def block_line(capacity: Capacity) -> str:

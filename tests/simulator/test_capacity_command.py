@@ -60,6 +60,12 @@ def test_a_person_reads_why_the_block_has_its_size(capacity):
     assert "528 tokens, so that a page of attention holds a state of 2.05" in out
 
 
+def test_a_block_longer_than_any_prompt_is_told(capacity):
+    """vLLM issue 48401: blocks of 8,320 tokens, and prompts of fewer."""
+    _, out, _ = capacity("nemotron-3-super", *POOL, "--kv-cache-dtype", "fp8", "--max-model-len", "4096")
+    assert "none: it would need 8,321 tokens, prompts have 4,095 at most" in out
+
+
 def test_requests_of_other_lengths_are_told_too(capacity):
     _, out, _ = capacity("llama-3.1-8b", *POOL, "--request-len", "1600", "--request-len", "16", "--json")
     assert [row["admission_bytes"] for row in json.loads(out)["requests"]] == [200 << 20, 2 << 20]
