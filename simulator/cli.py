@@ -344,19 +344,6 @@ def _refuse(message: str) -> NoReturn:
 
 def _mistakes() -> tuple[type[Exception], ...]:
     """Errors that are a person's to mend. Looked up only where something was raised."""
-    from kvcache.errors import KVCacheError
-    from models_configs import ConfigFieldError, UnknownModelError
-    from simulator.hardware import UnknownGpuError
-    from simulator.memory import WeightsDoNotFitError
-    from simulator.scenario import ScenarioError
-    from workloads import TraceError
+    from simulator.mistakes import MISTAKES
 
-    return (
-        ConfigFieldError,
-        KVCacheError,
-        ScenarioError,
-        TraceError,
-        UnknownGpuError,
-        UnknownModelError,
-        WeightsDoNotFitError,
-    )
+    return MISTAKES

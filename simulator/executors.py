@@ -1,0 +1,111 @@
+"""Where the points of a study run: an executor as `concurrent.futures` has it is an argument, not a kind of study."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.connection import wait
+from typing import Protocol
+
+from simulator.scenario import ScenarioError
+
+__all__ = ["Executors", "LocalProcesses", "executors_at", "num_cores"]
+
+_DASK = "dask://"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Executors(Protocol):
+    """Opens an executor, and another one should that break."""
+
+    @property
+    def num_workers(self) -> int:
+        """How many points run at a time."""
+
+    def open(self, num_workers: int | None = None) -> AbstractContextManager[Executor]:
+        """An executor, of fewer workers if so many are stated; what still runs is ended when its block is left early.
+
+        Raises ScenarioError where there is none to be had.
+        """
+
+
+@dataclass(frozen=True)
+class LocalProcesses:
+    """Processes of this machine."""
+
+    num_workers: int
+
+    @contextmanager
+    def open(self, num_workers: int | None = None) -> Iterator[Executor]:
+        """A pool of processes. They start afresh: a forked one would share the threads that draw the progress."""
+        others = set(active_children())
+        pool = ProcessPoolExecutor(num_workers or self.num_workers, get_context("spawn"), initializer=_begin_work)
+        try:
+            with _one_thread_each():
+                yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown()
+
+
+def _begin_work() -> None:
+    """In a new worker: leave Ctrl-C to who started it, end when that one has ended, and import what points need."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import simulator.study_point  # noqa: F401
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)  # nobody is there to take a result
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that start meanwhile compute with one thread: there is one for each core already."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not every system says
+        return os.cpu_count() or 1
+
+
+def executors_at(address: str | None, num_workers: int | None = None) -> Executors:
+    """This machine's processes, or with "dask://HOST:PORT" the workers of that Dask scheduler.
+
+    Raises ScenarioError with one line for a person.
+    """
+    if num_workers is not None and num_workers < 1:
+        raise ScenarioError(f"--workers: must be at least 1, got {num_workers}")
+    if address is None:
+        return LocalProcesses(num_workers or num_cores())
+    if not address.startswith(_DASK) or address == _DASK:
+        raise ScenarioError(f"--executor: must be dask://HOST:PORT, the scheduler's address, got {address!r}")
+    if num_workers is not None:
+        raise ScenarioError("--workers: does not go with --executor: a cluster has its own")
+    from simulator.dask_cluster import DaskCluster
+
+    return DaskCluster(f"tcp://{address.removeprefix(_DASK)}")

@@ -1,0 +1,185 @@
+"""One simulation of a study: what is asked, a hash of all that decides the answer, and the answer as plain values.
+
+A `Point` can be sent to another process or machine; `run_point` answers there, and raises nothing.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from itertools import count, groupby
+from pathlib import Path
+from typing import Any, Literal
+
+from simulator.deployment import deploy
+from simulator.engine import simulate, workload_of
+from simulator.fleet import simulate_fleet
+from simulator.fleet_options import FleetOptions, fleet_of
+from simulator.mistakes import MISTAKES
+from simulator.router import router_name
+from simulator.scenario import Scenario, ScenarioError
+from workloads import Trace, TraceError, TraceRequest, read_trace
+
+__all__ = ["Point", "Status", "read_once", "run_point"]
+
+Status = Literal["finished", "refused", "failed"]
+"""It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
+
+_MOST_BYTES_KEPT = 64 << 20
+"""Of a trace file: a larger one is read again for each point, row by row."""
+_TRACES_KEPT = 4
+
+
+@dataclass(frozen=True)
+class Point:
+    """One server or fleet, and the traffic that it gets."""
+
+    scenario: Scenario
+    """Its trace is a path that leads to the file wherever the point runs."""
+    fleet: FleetOptions = field(default_factory=FleetOptions)
+
+    @cached_property
+    def key(self) -> str:
+        """A hash (hexadecimal digits) of all that decides the result, and of nothing else.
+
+        Settings with their defaults filled in, the contents of the trace and of a model's file, kvplan's version;
+        not where files lie, nor the order in which settings were written. Raises ScenarioError where a file cannot
+        be read.
+        """
+        identity = {
+            "kvplan": version("kvplan"),
+            "settings": self._resolved(),
+            "trace": _digest_of(self.scenario.trace),
+            "model": _digest_of(Path(self.scenario.model)) if Path(self.scenario.model).is_file() else None,
+        }
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _resolved(self) -> dict[str, Any]:
+        """What would run, or where nothing would what was asked for."""
+        try:
+            fleet = fleet_of(self.scenario, self.fleet)
+            servers = [self.scenario] if fleet is None else fleet[0]
+            named = [(_resolved_server(server), sum(1 for _ in equal)) for server, equal in groupby(servers)]
+        except MISTAKES:
+            return {"stated": _without_paths(self.scenario.model_dump(mode="json")), "fleet": asdict(self.fleet)}
+        routing = None if fleet is None else {"router": router_name(fleet[1]), "staleness_s": fleet[2]}
+        return {"servers": named, "routing": routing}
+
+
+@lru_cache(maxsize=256)
+def _resolved_server(scenario: Scenario) -> dict[str, Any]:
+    return _without_paths(deploy(scenario).resolved_scenario())
+
+
+def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with the names of files alone."""
+    kept = {name: value for name, value in settings.items() if name != "trace"}
+    return {**kept, "model": Path(kept["model"]).name} if Path(kept["model"]).is_file() else kept
+
+
+def run_point(point: Point) -> dict[str, Any]:
+    """What became of a point, in plain JSON values.
+
+    `status` (see `Status`) and `reason` (one line, None where it finished). Of a run that finished: `scenario`
+    (resolved; of a fleet the first replica's), `capacity` and `summary` as `Result` has them, and `gpus`: how many
+    of which accelerator, by name. These are None where it did not. No wall-clock time is in it: equal points
+    give equal outcomes.
+    """
+    try:
+        return {"status": "finished", "reason": None, **_measured(point)}
+    except MISTAKES as error:
+        return _without_run("refused", str(error))
+    except Exception as error:  # a study goes on without this point
+        return _without_run("failed", f"{type(error).__name__}: {error}")
+
+
+def _without_run(status: Status, reason: str) -> dict[str, Any]:
+    reason = " ".join(reason.split()) or "no reason was given"
+    return {"status": status, "reason": reason, "scenario": None, "capacity": None, "summary": None, "gpus": None}
+
+
+def _measured(point: Point) -> dict[str, Any]:
+    scenario = point.scenario
+    fleet = fleet_of(scenario, point.fleet)
+    trace = workload_of(scenario, read_once)
+    result = simulate(scenario, trace) if fleet is None else simulate_fleet(*fleet, trace=trace)
+    servers = [replica["scenario"] for replica in result.summary.get("replicas", ())] or [result.scenario]
+    gpus: Counter[str] = Counter()
+    for server in servers:
+        gpus[server["gpu"] or "unknown"] += server["tensor_parallel_size"] * server["pipeline_parallel_size"]
+    return {
+        "scenario": _without_paths(result.scenario),
+        "capacity": result.capacity,
+        "summary": result.summary,
+        "gpus": dict(gpus),
+    }
+
+
+# Files.
+
+
+def read_once(path: Path) -> Trace:
+    """The trace in a file; its rows are kept for the next point of this process, unless the file is large.
+
+    Raises TraceError as `workloads.read_trace` does, and while walking for a row that is malformed.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return read_trace(path)  # which says what is wrong with it
+    if stat.st_size > _MOST_BYTES_KEPT:
+        return read_trace(path)
+    return _kept_trace(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=_TRACES_KEPT)
+def _kept_trace(path: Path, _num_bytes: int, _changed_ns: int) -> Trace:
+    trace = read_trace(path)
+    return replace(trace, rows=_KeptRows(trace).__iter__)
+
+
+class _KeptRows:
+    """Rows that are read when first somebody comes to them, and then kept: the next one reads no file."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._unread = iter(trace)
+        self._kept: list[TraceRequest] = []
+        self._error: TraceError | None = None
+
+    def __iter__(self) -> Iterator[TraceRequest]:
+        for number in count():
+            if number == len(self._kept):
+                row = self._next_row()
+                if row is None:
+                    return
+                self._kept.append(row)
+            yield self._kept[number]
+
+    def _next_row(self) -> TraceRequest | None:
+        if self._error is not None:  # whoever comes here is told, not the first one only
+            raise self._error
+        try:
+            return next(self._unread, None)
+        except TraceError as error:
+            self._error = error
+            raise
+
+
+def _digest_of(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        stat = path.stat()
+        return _digest(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, _num_bytes: int, _changed_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
