@@ -23,7 +23,7 @@ from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
 from workloads import Trace, TraceError, TraceRequest, read_trace
 
-__all__ = ["Point", "Status", "read_once", "run_point"]
+__all__ = ["Point", "Status", "read_once", "run_point", "without_run"]
 
 Status = Literal["finished", "refused", "failed"]
 """It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
@@ -53,7 +53,7 @@ class Point:
             "kvplan": version("kvplan"),
             "settings": self._resolved(),
             "trace": _digest_of(self.scenario.trace),
-            "model": _digest_of(Path(self.scenario.model)) if Path(self.scenario.model).is_file() else None,
+            "model": _digest_of(_model_file(self.scenario.model)),
         }
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -78,7 +78,13 @@ def _resolved_server(scenario: Scenario) -> dict[str, Any]:
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same with the names of files alone."""
     kept = {name: value for name, value in settings.items() if name != "trace"}
-    return {**kept, "model": Path(kept["model"]).name} if Path(kept["model"]).is_file() else kept
+    return kept if _model_file(kept["model"]) is None else {**kept, "model": Path(kept["model"]).name}
+
+
+def _model_file(name: str) -> Path | None:
+    """The config.json that a model is read from, if it is."""
+    path = Path(name) / "config.json" if Path(name).is_dir() else Path(name)
+    return path if path.is_file() else None
 
 
 def run_point(point: Point) -> dict[str, Any]:
@@ -92,12 +98,13 @@ def run_point(point: Point) -> dict[str, Any]:
     try:
         return {"status": "finished", "reason": None, **_measured(point)}
     except MISTAKES as error:
-        return _without_run("refused", str(error))
+        return without_run("refused", str(error))
     except Exception as error:  # a study goes on without this point
-        return _without_run("failed", f"{type(error).__name__}: {error}")
+        return without_run("failed", f"{type(error).__name__}: {error}")
 
 
-def _without_run(status: Status, reason: str) -> dict[str, Any]:
+def without_run(status: Status, reason: str) -> dict[str, Any]:
+    """The outcome of a point that did not finish."""
     reason = " ".join(reason.split()) or "no reason was given"
     return {"status": status, "reason": reason, "scenario": None, "capacity": None, "summary": None, "gpus": None}
 
