@@ -5,7 +5,6 @@ A `Point` can be sent to another process or machine; `run_point` answers there, 
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -18,6 +17,7 @@ from simulator.deployment import deploy
 from simulator.engine import simulate, workload_of
 from simulator.fleet import simulate_fleet
 from simulator.fleet_options import FleetOptions, fleet_of
+from simulator.measures import gpus_of
 from simulator.mistakes import MISTAKES
 from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
@@ -114,15 +114,11 @@ def _measured(point: Point) -> dict[str, Any]:
     fleet = fleet_of(scenario, point.fleet)
     trace = workload_of(scenario, read_once)
     result = simulate(scenario, trace) if fleet is None else simulate_fleet(*fleet, trace=trace)
-    servers = [replica["scenario"] for replica in result.summary.get("replicas", ())] or [result.scenario]
-    gpus: Counter[str] = Counter()
-    for server in servers:
-        gpus[server["gpu"] or "unknown"] += server["tensor_parallel_size"] * server["pipeline_parallel_size"]
     return {
         "scenario": _without_paths(result.scenario),
         "capacity": result.capacity,
         "summary": result.summary,
-        "gpus": dict(gpus),
+        "gpus": gpus_of(result.to_json()),
     }
 
 
