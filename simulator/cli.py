@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `explain`, `capacity`, `models`, `waste` and `trace`.
+"""The command line: `kvplan simulate`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste` and `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -287,6 +287,41 @@ def waste(  # noqa: PLR0917  a flag each
         out=out,
         as_json=as_json,
     )
+
+
+@app.command()
+def sweep(  # noqa: PLR0917  a flag each
+    study: options.StudyFile,
+    out: options.StudyOut = None,
+    workers: options.Workers = None,
+    executor: options.ExecutorAddress = None,
+    prices: options.PricesFile = None,
+    max_points: options.MaxPoints = 1000,
+    as_json: options.AsJson = False,
+    no_report: options.NoReport = False,
+) -> None:
+    """Run a study: a grid or a list over any settings, side by side, and say what it found.
+
+    A study that was stopped goes on where it was. The file is TOML: [base] settings for all points, a [grid] of lists
+    or [[point]] tables, and an [slo] and [prices] if there are any.
+
+    Example: kvplan sweep study.toml
+    """
+    from simulator.sweep_command import SweepOptions, run_sweep
+
+    how = SweepOptions(out, workers, executor, prices, max_points, as_json, no_report)
+    raise typer.Exit(run_sweep(study, how))
+
+
+@app.command()
+def compare(run: options.FirstRun, other: options.SecondRun, as_json: options.AsJson = False) -> None:
+    """Put two runs side by side: what differs in their settings, in their capacity, and in what came out.
+
+    Example: kvplan compare runs/a runs/b
+    """
+    from simulator.compare_command import compare_runs
+
+    compare_runs(run, other, as_json=as_json)
 
 
 @app.command()

@@ -3,17 +3,17 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
-from typing import Protocol
+from typing import Any, Protocol
 
 from simulator.scenario import ScenarioError
 
-__all__ = ["Executors", "LocalProcesses", "executors_at", "num_cores"]
+__all__ = ["Executors", "LocalProcesses", "ThisProcess", "executors_at", "num_cores"]
 
 _DASK = "dask://"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -54,6 +54,29 @@ class LocalProcesses:
             raise
         finally:
             pool.shutdown()
+
+
+@dataclass(frozen=True)
+class ThisProcess:
+    """No other process: each point runs where and when it is asked for. For few points, and for looking into one."""
+
+    num_workers: int = 1
+
+    @contextmanager
+    def open(self, num_workers: int | None = None) -> Iterator[Executor]:
+        """An executor whose futures have their results when they are given out."""
+        with _AtOnce() as executor:
+            yield executor
+
+
+class _AtOnce(Executor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # is raised where the result is asked for
+            future.set_exception(error)
+        return future
 
 
 def _begin_work() -> None:

@@ -33,7 +33,17 @@ from simulator.mistakes import MISTAKES
 from simulator.prices import Price, prices_in
 from simulator.scenario import ScenarioError
 from simulator.study_point import Point
-from simulator.study_settings import SETTINGS, default_of, mistake_in, named, point_of, shown, spelled, unused_settings
+from simulator.study_settings import (
+    NOT_FOR_STUDIES,
+    SETTINGS,
+    default_of,
+    mistake_in,
+    named,
+    point_of,
+    shown,
+    spelled,
+    unused_settings,
+)
 
 __all__ = ["MOST_POINTS", "SLO_MEASURES", "Study", "StudyPoint", "read_study"]
 
@@ -155,7 +165,9 @@ class _Reader:
     def _setting(self, place: str, key: str, others: Mapping[str, Any]) -> str | None:
         """Its name; None where there is none such, or it is there already."""
         name = spelled(key)
-        if name not in SETTINGS:
+        if name in NOT_FOR_STUDIES:
+            self._mistakes.append(f"{place} {key}: measures this machine, not the server: it is not for studies")
+        elif name not in SETTINGS:
             self._mistakes.append(f"{place} {key}: {_unknown(name, SETTINGS)}")
         elif name in others:
             self._mistakes.append(f"{place} {key}: is said twice, as {name} too")

@@ -15,13 +15,24 @@ from simulator.scenario import Scenario, ScenarioError
 from simulator.study_point import Point, read_once
 from workloads import read_trace
 
-__all__ = ["FLEET", "SETTINGS", "default_of", "mistake_in", "named", "point_of", "shown", "spelled", "unused_settings"]
+__all__ = [
+    "FLEET",
+    "NOT_FOR_STUDIES",
+    "SETTINGS",
+    "default_of",
+    "mistake_in",
+    "named",
+    "point_of",
+    "shown",
+    "spelled",
+    "unused_settings",
+]
 
 FLEET = {"replicas": "num_replicas", "replica": "replicas", "router": "router", "router_staleness_s": "staleness_s"}
 """The command line's name of a fleet's setting, and the field of `FleetOptions`."""
-_NOT_FOR_STUDIES = {"back_with", "pool_fraction"}
+NOT_FOR_STUDIES = {"back_with", "pool_fraction"}
 """They measure this machine, not the server."""
-SETTINGS = (*(name for name in Scenario.model_fields if name not in _NOT_FOR_STUDIES), *FLEET)
+SETTINGS = (*(name for name in Scenario.model_fields if name not in NOT_FOR_STUDIES), *FLEET)
 _SOME_MODEL = "llama-3.1-8b"
 _ONLY_PREFIX_AWARE = "prefix-aware"
 

@@ -153,7 +153,8 @@ def _axes(table: StudyTable) -> Iterator[str]:
         then = f"; then on {_listed([effect.axis for effect in others])}" if others else ""
         weak = [effect.axis for effect in effects if effect.ratio < _NOTICEABLE]
         hardly = f"; hardly on {_listed(weak)}" if weak else ""
-        yield f"{measure.title} depends most on {first.axis}: {_span(first)}, all else equal{then}{hardly}."
+        most = " most" if len(effects) > 1 else ""
+        yield f"{measure.title} depends{most} on {first.axis}: {_span(first)}, all else equal{then}{hardly}."
 
 
 def _span(effect: Effect) -> str:
@@ -265,7 +266,7 @@ def _seeds(table: StudyTable) -> str:
         return "Each point is one run with one seed: there is no interval, and small differences may be chance."
     return (
         f"{len(effect.means)} seeds differ by {effect.ratio - 1:.1%} in {_inside(measure.title)}:"
-        " smaller differences between points may be chance."
+        " smaller differences between points of different seeds may be chance."
     )
 
 
