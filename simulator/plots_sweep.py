@@ -42,6 +42,7 @@ _NAMED = 12
 _LISTED = 40
 """Points of a list that are named one below the other."""
 _GREY = "#999999"
+_SLO_LINE: dict[str, Any] = {"color": INK, "linestyle": (0, (4, 3)), "linewidth": 0.9}
 
 
 # Small multiples.
@@ -113,6 +114,8 @@ def _handles(table: StudyTable, roles: _Roles) -> list[Line2D]:
             marker, dashes = _MARKERS[nth % len(_MARKERS)], _DASHES[nth % len(_DASHES)]
             label = _short(named(roles.marker, value))
             handles.append(Line2D([], [], color=INK, marker=marker, linestyle=dashes, label=label))
+    if any(measure.column in table.study.slo for measure in _measures(table)):
+        handles.append(Line2D([], [], **_SLO_LINE, label="at most, by the SLO"))
     if table.unfinished:
         handles.append(Line2D([], [], color=INK, marker="x", linestyle="none", label="refused or failed"))
     return handles
@@ -159,6 +162,7 @@ def _draw_grid(panel: Axes, table: StudyTable, measure: Measure, roles: _Roles) 
         panel.set_xlim(-0.6, len(places) - 0.4)
     panel.set_title(measure.title, fontsize="small")
     _scale(panel, "y", measure, table.finished)
+    _draw_bound(panel, measure, table)
 
 
 def _series(rows: Sequence[Row], roles: _Roles) -> list[list[Row]]:
@@ -219,6 +223,15 @@ def _scale(
     axis.set_major_formatter(_formatter(measure))
 
 
+def _draw_bound(panel: Axes, measure: Measure, table: StudyTable) -> None:
+    """A line where the SLO ends, if it has a word on this measure and that is in sight."""
+    bound = table.study.slo.get(measure.column)
+    low, high = panel.get_ylim()
+    if bound is not None and low < bound < high:
+        panel.axhline(bound, **_SLO_LINE)
+        panel.set_ylim(low, high)
+
+
 def _formatter(measure: Measure) -> Formatter:
     from matplotlib.ticker import FuncFormatter
 
@@ -270,6 +283,7 @@ def draw_fronts(table: StudyTable, figure: FigureBase) -> None:
         _scale(panel, "x", cost, having, from_0=False)
         _scale(panel, "y", latency, having, from_0=False)
         panel.margins(0.12)
+        _draw_bound(panel, latency, table)
         panel.set_xlabel(cost.title)
         panel.set_title(latency.title, fontsize="small")
     handles, labels = panels[0].get_legend_handles_labels()

@@ -222,15 +222,17 @@ def _end_with(best: str, axis: str, values: Sequence[Any]) -> tuple[str, str] | 
 def _dearer(table: StudyTable) -> Iterator[str]:
     """By how much the cheapest point's GPUs may cost more until another point with other GPUs is as cheap."""
     cost = measure_named(COST)
-    cheapest = best_of(table.comparable, cost)
+    rows = [row for row in table.comparable if row.meets_slo] or table.comparable
+    cheapest = best_of(rows, cost)
     if not cheapest:
         return
     best = cheapest[0]
-    rivals = best_of([row for row in table.comparable if _gpu_price(row) != _gpu_price(best)], cost)
+    rivals = best_of([row for row in rows if _gpu_price(row) != _gpu_price(best)], cost)
     if rivals and best.measures[COST] > 0:
         more = rivals[0].measures[COST] / best.measures[COST] - 1
         by = f"{more:.0%}" if more >= 0.01 else "less than 1%"
-        yield f"{best.label} stays the cheapest until its GPUs cost {by} more; then {rivals[0].label} is."
+        among = " that meets the SLO" if best.meets_slo else ""
+        yield f"{best.label} stays the cheapest{among} until its GPUs cost {by} more; then {rivals[0].label} is."
 
 
 def _gpu_price(row: Row) -> float | None:
@@ -279,12 +281,14 @@ def _key_measures(table: StudyTable) -> list[Measure]:
 
 def _best_rows(table: StudyTable) -> dict[Row, list[str]]:
     """The best points, each with what it is best in."""
-    best: dict[int, tuple[Row, list[str]]] = {}
+    best: dict[Row, list[str]] = {}
     for measure in _key_measures(table):
         for row in best_of(table.comparable, measure)[:1]:
             word = "lowest" if measure.better == "low" else "highest"
-            best.setdefault(row.number, (row, []))[1].append(f"{word} {_inside(measure.title)}")
-    return dict(best.values())
+            best.setdefault(row, []).append(f"{word} {_inside(measure.title)}")
+    for row in best_of([row for row in table.comparable if row.meets_slo], cost_measure(table))[:1]:
+        best.setdefault(row, []).append("cheapest that meets the SLO")
+    return best
 
 
 def _value(row: Row, measure: Measure) -> str:
