@@ -126,6 +126,11 @@ def test_prices_and_an_slo_are_the_studys_own(tmp_path):
     assert (study.slo, study.prices["l40s"].dollars_per_hour) == ({"ttft_p99_s": 2}, 0.5)
 
 
+def test_the_example_of_the_documentation_can_be_read():
+    study = read_study(Path(__file__).parents[2] / "docs" / "example_study.toml")
+    assert (study.name, len(study.points), study.is_grid) == ("example", 9, True)
+
+
 # -------------------------------------------------------------------------------------------------- mistakes
 
 
