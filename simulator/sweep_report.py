@@ -93,9 +93,9 @@ def points_table(table: StudyTable) -> Table:
     """A row for each point, for the terminal; one that did not finish says so."""
     cost = cost_measure(table)
     measures = [*map(measure_named, ("output_tokens_per_s", "ttft_p99_s", "tpot_p99_s")), cost]
-    per_million = "$/M\noutput" if cost.column == COST else "GPU h/M\noutput"
+    per_million = "$/M output" if cost.column == COST else "GPU h/M output"
     lines = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for heading in ("#", "Output\ntok/s", "TTFT\np99", "TPOT\np99", per_million):
+    for heading in ("#", "Output/s", "TTFT p99", "TPOT p99", per_million):
         lines.add_column(heading, justify="right", no_wrap=True)
     for heading in ("Binds", "SLO") if table.study.slo else ("Binds",):
         lines.add_column(heading, no_wrap=True)
