@@ -16,7 +16,7 @@ from typing import Any, Literal
 from simulator.deployment import deploy
 from simulator.engine import simulate, workload_of
 from simulator.fleet import simulate_fleet
-from simulator.fleet_options import FleetOptions, fleet_of
+from simulator.fleet_options import SHARED, FleetOptions, fleet_of
 from simulator.measures import gpus_of
 from simulator.mistakes import MISTAKES
 from simulator.router import router_name
@@ -28,6 +28,8 @@ __all__ = ["Point", "Status", "read_once", "run_point", "without_run"]
 Status = Literal["finished", "refused", "failed"]
 """It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
 
+_TRAFFIC = set(SHARED - {"model"})
+"""Settings that change nothing of the server."""
 _MOST_BYTES_KEPT = 64 << 20
 """Of a trace file: a larger one is read again for each point, row by row."""
 _TRACES_KEPT = 4
@@ -70,9 +72,16 @@ class Point:
         return {"servers": named, "routing": routing}
 
 
-@lru_cache(maxsize=256)
 def _resolved_server(scenario: Scenario) -> dict[str, Any]:
-    return _without_paths(deploy(scenario).resolved_scenario())
+    # Points of a study are often the same server under other traffic, and working a server out takes a while.
+    without_traffic = scenario.model_copy(update={name: Scenario.model_fields[name].default for name in _TRAFFIC})
+    traffic = scenario.model_dump(mode="json", include=_TRAFFIC)
+    return _without_paths({**_resolved_without_traffic(without_traffic), **traffic})
+
+
+@lru_cache(maxsize=256)
+def _resolved_without_traffic(scenario: Scenario) -> dict[str, Any]:
+    return deploy(scenario).resolved_scenario()
 
 
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
