@@ -50,6 +50,7 @@ def start(folder: Path, file: Path) -> subprocess.Popen:
     running = subprocess.Popen(
         [*KVPLAN, "sweep", str(file), "--workers", "2"], cwd=folder, text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
     )  # fmt: skip
     for _ in range(600):
         if len(kept(folder)) >= 3 or running.poll() is not None:
@@ -179,7 +180,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_files(kvplan, folder, unint
 
 def test_ctrl_c_keeps_what_has_finished_and_says_how_to_go_on(folder):
     running = start(folder, write_study(folder, LONG))
-    running.send_signal(signal.SIGINT)
+    os.killpg(running.pid, signal.SIGINT)  # a terminal tells the workers, too
     out, err = running.communicate(timeout=20)
     num_kept = len(kept(folder))
     assert (running.returncode, out) == (130, "")
