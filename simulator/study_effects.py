@@ -56,23 +56,23 @@ def effects_on(table: StudyTable, measure: Measure) -> list[Effect]:
     For each axis only those points count that have a fellow at each of its other values with all else equal: a point
     that was refused or turned somebody away would otherwise shift a mean. An axis without such points is left out.
     """
+    axes = list(table.study.axes)
+    points = [
+        ([shown(value) for value in row.settings.values()], row.measures[measure.column])
+        for row in table.comparable
+        if row.measures.get(measure.column) is not None
+    ]
     effects = []
-    for axis, values in table.study.axes.items():
-        texts = [shown(value) for value in values]
+    for nth, axis in enumerate(axes):
+        texts = [shown(value) for value in table.study.axes[axis]]
         alike: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-        for row in table.comparable:
-            value = row.measures.get(measure.column)
-            if value is not None:
-                alike[_others(row, axis)][shown(row.settings[axis])] = value
+        for at, value in points:
+            alike[(*at[:nth], *at[nth + 1 :])][at[nth]] = value
         whole = [values_of for values_of in alike.values() if len(values_of) == len(texts)]
         if whole:
             means = {text: sum(each[text] for each in whole) / len(whole) for text in texts}
             effects.append(Effect(axis, measure, means))
     return sorted(effects, key=lambda effect: -effect.ratio)
-
-
-def _others(row: Row, axis: str) -> tuple[str, ...]:
-    return tuple(shown(value) for name, value in row.settings.items() if name != axis)
 
 
 def best_of(rows: Sequence[Row], measure: Measure) -> list[Row]:

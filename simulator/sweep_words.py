@@ -194,20 +194,18 @@ def _remedies(table: StudyTable) -> Iterator[str]:
 
 def _ends_of_axes(table: StudyTable) -> Iterator[str]:
     """Best values beyond which nobody has looked."""
-    for axis, values in table.study.axes.items():
-        if axis == "seed" or not all(_is_number(value) for value in values):
-            continue
-        ends: dict[tuple[str, str], list[str]] = {}
-        for measure in _key_measures(table):
-            effect = next((each for each in effects_on(table, measure) if each.axis == axis), None)
-            if effect is None or effect.ratio < _NOTICEABLE:
+    ends: dict[tuple[str, str, str], list[str]] = {}
+    for measure in _key_measures(table):
+        for effect in effects_on(table, measure):
+            values = table.study.axes[effect.axis]
+            if effect.axis == "seed" or effect.ratio < _NOTICEABLE or not all(map(_is_number, values)):
                 continue
             best = effect.lowest if measure.better == "low" else effect.highest
-            found = _end_with(best, axis, values)
+            found = _end_with(best, effect.axis, values)
             if found is not None:
-                ends.setdefault(found, []).append(measure.title)
-        for (end, beyond), titles in ends.items():
-            yield f"{_listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
+                ends.setdefault((effect.axis, *found), []).append(measure.title)
+    for (axis, end, beyond), titles in ends.items():
+        yield f"{_listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
 
 
 def _end_with(best: str, axis: str, values: Sequence[Any]) -> tuple[str, str] | None:
