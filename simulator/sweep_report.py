@@ -136,15 +136,14 @@ def _render(table: StudyTable, narration: Narration) -> str:
     from simulator.report import render_page
 
     found = narration["What it found"]
-    headings = _headings(table)
     return render_page(
         "sweep.html.j2",
         title=f"Study {table.study.name}",
         lead=found[0],
         sections={name: said for name, said in {**narration, "What it found": found[1:]}.items() if said},
         figures=_figures(table),
-        heading=["Point", *table.study.axes, *headings],
-        num_measures=len(headings),
+        axes=list(table.study.axes),
+        heading=_headings(table),
         rows=[_report_row(row, table) for row in table.rows],
         shared=[(name, shown(value)) for name, value in _shared(table).items()],
         prices=table.prices,
