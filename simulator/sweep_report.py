@@ -12,7 +12,7 @@ from rich.table import Table
 from simulator.measures import COST, Measure
 from simulator.run_folder import write_whole
 from simulator.scenario import ScenarioError
-from simulator.study_effects import cost_measure, measure_named
+from simulator.study_effects import SEED, cost_measure, measure_named, over_seeds
 from simulator.study_settings import shown
 from simulator.study_table import Row, StudyTable
 
@@ -162,7 +162,7 @@ def _report_row(row: Row, table: StudyTable) -> Mapping[str, Any]:
 
 
 def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
-    if not table.finished:
+    if not over_seeds(table).finished:
         return []
     from markupsafe import Markup
 
@@ -170,10 +170,12 @@ def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
     from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, has_front, measures_inches
     from simulator.report import inline_svg
 
-    drawn = {"measures": as_svg(partial(draw_measures, table), measures_inches(table))}
-    if has_front(table):
-        drawn["fronts"] = as_svg(partial(draw_fronts, table), fronts_inches(table))
+    means = over_seeds(table)
+    of_seeds = "" if means is table else f" Means over {len(table.study.axes[SEED])} seeds."
+    drawn = {"measures": as_svg(partial(draw_measures, means), measures_inches(means))}
+    if has_front(means):
+        drawn["fronts"] = as_svg(partial(draw_fronts, means), fronts_inches(means))
     return [
-        {"title": _FIGURES[name][0], "caption": _FIGURES[name][1], "svg": Markup(inline_svg(name, svg))}
+        {"title": _FIGURES[name][0], "caption": _FIGURES[name][1] + of_seeds, "svg": Markup(inline_svg(name, svg))}
         for name, svg in drawn.items()
     ]
