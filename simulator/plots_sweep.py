@@ -107,7 +107,7 @@ def _handles(table: StudyTable, roles: _Roles) -> list[Line2D]:
     handles = []
     if roles.colour is not None:
         for nth, value in enumerate(axes[roles.colour]):
-            colour = LINE_COLOURS[nth % len(LINE_COLOURS)]
+            colour = _colours(len(axes[roles.colour]))[nth]
             handles.append(Line2D([], [], color=colour, marker="o", label=_short(named(roles.colour, value))))
     if roles.marker is not None:
         for nth, value in enumerate(axes[roles.marker]):
@@ -181,11 +181,21 @@ def _style(row: Row, roles: _Roles, axes: Mapping[str, Sequence[Any]]) -> dict[s
         for name in (roles.colour, roles.marker)
     )
     return {
-        "color": LINE_COLOURS[colour % len(LINE_COLOURS)],
+        "color": _colours(1 if roles.colour is None else len(axes[roles.colour]))[colour],
         "marker": _MARKERS[marker % len(_MARKERS)],
         "linestyle": _DASHES[marker % len(_DASHES)],
         "alpha": 0.6 if roles.others else 1.0,
     }
+
+
+def _colours(count: int) -> Sequence[str]:
+    """So many, which colour-blind readers can tell apart: distinct ones, or a scale where there are too many."""
+    if count <= len(LINE_COLOURS):
+        return LINE_COLOURS
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(0.0, 0.92, count))]
 
 
 def _draw_list(panel: Axes, table: StudyTable, measure: Measure) -> None:

@@ -29,7 +29,7 @@ def cost_measure(table: StudyTable) -> Measure:
 def over_seeds(table: StudyTable) -> StudyTable:
     """The same with one row for points that differ in nothing but their seed: means, and the SLO met by all of them.
 
-    Rows of which a seed did not finish are left out. A table without seeds comes back as it is.
+    Where a seed did not finish, there is no mean, but that. A table without seeds comes back as it is.
     """
     if SEED not in table.study.axes:
         return table
@@ -37,18 +37,21 @@ def over_seeds(table: StudyTable) -> StudyTable:
     alike: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in table.rows:
         alike[tuple(shown(row.settings[name]) for name in axes)].append(row)
-    rows = [_mean(each, axes) for each in alike.values() if all(row.has_finished for row in each)]
+    rows = [_mean(each, axes) for each in alike.values()]
     return replace(table, study=replace(table.study, axes=axes), rows=tuple(rows))
 
 
 def _mean(rows: Sequence[Row], axes: Mapping[str, object]) -> Row:
     settings = {name: rows[0].settings[name] for name in axes}
+    label = ", ".join(named(name, value) for name, value in settings.items()) or "all seeds"
+    lost = [row for row in rows if not row.has_finished]
+    if lost:
+        return replace(lost[0], settings=settings, label=label)
     measures = {}
     for column in rows[0].measures:
         values = [row.measures[column] for row in rows if row.measures[column] is not None]
         measures[column] = sum(values) / len(values) if values else None
     binding = Counter(row.binding for row in rows).most_common(1)[0][0]
-    label = ", ".join(named(name, value) for name, value in settings.items()) or "all seeds"
     meets_slo = None if rows[0].meets_slo is None else all(row.meets_slo for row in rows)
     return replace(rows[0], settings=settings, label=label, measures=measures, binding=binding, meets_slo=meets_slo)
 

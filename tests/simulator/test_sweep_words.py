@@ -182,7 +182,8 @@ def test_a_point_of_which_a_seed_was_lost_has_no_mean():
     axes = {"block_size": (16, 32), "seed": (0, 1)}
     rows = [({"block_size": block, "seed": seed}, {}) for block in (16, 32) for seed in (0, 1)]
     table = made_up(axes, [*rows[:3], (rows[3][0], "no")])
-    assert [row.label for row in over_seeds(table).rows] == ["block_size 16"]
+    means = [(row.label, row.status) for row in over_seeds(table).rows]
+    assert means == [("block_size 16", "finished"), ("block_size 32", "refused")]
 
 
 def test_without_a_price_gpu_hours_stand_in():
