@@ -1,7 +1,8 @@
-"""Draw the pictures of the README and of docs/fleets.md again: python docs/draw_pictures.py [FOLDER]."""
+"""Draw the pictures of the README, docs/fleets.md and docs/studies.md again: python docs/draw_pictures.py [FOLDER]."""
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -11,10 +12,16 @@ from matplotlib.figure import Figure
 from simulator import Scenario, recorder, simulate
 from simulator.deployment import deploy
 from simulator.disaggregation import Servers, simulate_disaggregated
+from simulator.executors import ThisProcess
 from simulator.link import Link
-from simulator.plots import draw_pool_bytes, draw_requests
+from simulator.plots import as_png, draw_pool_bytes, draw_requests
 from simulator.plots_disaggregation import draw_stages, draw_travelling
+from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, measures_inches
+from simulator.prices import known_prices
 from simulator.router import LeastLoaded
+from simulator.study_file import read_study
+from simulator.study_run import run_points
+from simulator.study_table import tabulate
 
 STYLE = {
     "font.size": 9.0,
@@ -63,8 +70,19 @@ def stages(figure: Figure) -> None:
     draw_stages(simulate_disaggregated(prefill, decode, Link(12.5e9, 1e-5)), figure)
 
 
+def draw_study(file: Path, measures: Path, fronts: Path) -> None:
+    study = read_study(file)
+    outcomes = {}
+    run_points({each.point.key: each.point for each in study.points}, ThisProcess(), outcomes.__setitem__)
+    table = tabulate(study, outcomes, known_prices())
+    measures.write_bytes(as_png(partial(draw_measures, table), measures_inches(table)))
+    fronts.write_bytes(as_png(partial(draw_fronts, table), fronts_inches(table)))
+
+
 if __name__ == "__main__":
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "pictures"
-    draw(folder / "one_h100.png", 5.4, one_h100)
-    draw(folder / "travelling.png", 3.1, travelling)
-    draw(folder / "stages.png", 3.4, stages)
+    docs = Path(__file__).parent
+    pictures = Path(sys.argv[1]) if len(sys.argv) > 1 else docs / "pictures"
+    draw(pictures / "one_h100.png", 5.4, one_h100)
+    draw(pictures / "travelling.png", 3.1, travelling)
+    draw(pictures / "stages.png", 3.4, stages)
+    draw_study(docs / "example_study.toml", pictures / "study_measures.png", pictures / "study_fronts.png")

@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `explain`, `capacity`, `models`, `waste` and `trace`.
+"""The command line: `kvplan simulate`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste` and `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -138,12 +138,7 @@ def _simulate(
     as_json: bool,
     no_report: bool,
 ) -> None:
-    from simulator.disaggregation import simulate_disaggregated
-    from simulator.disaggregation_options import disaggregated_of
-    from simulator.engine import simulate as run
-    from simulator.fleet import simulate_fleet
-    from simulator.fleet_options import fleet_of
-    from simulator.operations_options import operations_of
+    from simulator.asked import prepare
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
@@ -151,36 +146,17 @@ def _simulate(
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
     scenario = Scenario(**settings)
-    disaggregated = disaggregated_of(scenario, fleet_options)
-    fleet = fleet_of(scenario, fleet_options) if disaggregated is None else None
-    if fleet is not None or disaggregated is not None:
-        _refuse_with_replicas(scenario.back_with, timeline)
-    num_replicas = 1 if fleet is None else len(fleet[0])
-    operations = operations_of(fleet_options.operations, num_replicas, scenario.seed)
+    run = prepare(scenario, fleet_options, timeline)
     folder = out or default_folder(scenario)
     check_folder(folder)  # before the run, not after it
     with RunProgress(scenario, shown=not as_json) as progress:
-        if disaggregated is not None:
-            result: Result = simulate_disaggregated(*disaggregated, trace=progress.trace, on_progress=progress.update)
-        elif fleet is not None:
-            result = simulate_fleet(*fleet, operations=operations, trace=progress.trace, on_progress=progress.update)
-        else:
-            result = run(scenario, progress.trace, progress.update, timeline)
+        result = run(progress.trace, progress.update)
     write_run(result, folder, with_report=not no_report)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return
     files = [file for file in sorted(folder.iterdir()) if not file.name.startswith(".")]
     _print_summary(result, files if timeline is None else [*files, timeline])
-
-
-def _refuse_with_replicas(back_with: str | None, timeline: Path | None) -> None:
-    from simulator.scenario import ScenarioError
-
-    if timeline is not None:
-        raise ScenarioError("--timeline: shows one server, so it does not go with several replicas")
-    if back_with is not None:
-        raise ScenarioError("--back-with: makes one server's pool, so it does not go with several replicas")
 
 
 def _print_summary(result: "Result", files: list[Path]) -> None:
@@ -335,6 +311,41 @@ def waste(  # noqa: PLR0917  a flag each
 
 
 @app.command()
+def sweep(  # noqa: PLR0917  a flag each
+    study: options.StudyFile,
+    out: options.StudyOut = None,
+    workers: options.Workers = None,
+    executor: options.ExecutorAddress = None,
+    prices: options.PricesFile = None,
+    max_points: options.MaxPoints = 1000,
+    as_json: options.AsJson = False,
+    no_report: options.NoReport = False,
+) -> None:
+    """Run a study: a grid or a list over any settings, side by side, and say what it found.
+
+    A study that was stopped goes on where it was. The file is TOML: [base] settings for all points, a [grid] of lists
+    or [[point]] tables, and an [slo] and [prices] if there are any.
+
+    Example: kvplan sweep study.toml
+    """
+    from simulator.sweep_command import SweepOptions, run_sweep
+
+    how = SweepOptions(out, workers, executor, prices, max_points, as_json, no_report)
+    raise typer.Exit(run_sweep(study, how))
+
+
+@app.command()
+def compare(run: options.FirstRun, other: options.SecondRun, as_json: options.AsJson = False) -> None:
+    """Put two runs side by side: what differs in their settings, in their capacity, and in what came out.
+
+    Example: kvplan compare runs/a runs/b
+    """
+    from simulator.compare_command import compare_runs
+
+    compare_runs(run, other, as_json=as_json)
+
+
+@app.command()
 def trace(
     file: options.TraceFile,
     block_size: options.TraceBlockSize = 16,
@@ -389,19 +400,6 @@ def _refuse(message: str) -> NoReturn:
 
 def _mistakes() -> tuple[type[Exception], ...]:
     """Errors that are a person's to mend. Looked up only where something was raised."""
-    from kvcache.errors import KVCacheError
-    from models_configs import ConfigFieldError, UnknownModelError
-    from simulator.hardware import UnknownGpuError
-    from simulator.memory import WeightsDoNotFitError
-    from simulator.scenario import ScenarioError
-    from workloads import TraceError
+    from simulator.mistakes import MISTAKES
 
-    return (
-        ConfigFieldError,
-        KVCacheError,
-        ScenarioError,
-        TraceError,
-        UnknownGpuError,
-        UnknownModelError,
-        WeightsDoNotFitError,
-    )
+    return MISTAKES

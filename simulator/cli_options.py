@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 TRAFFIC, MEMORY, CACHE, SCHEDULER = "Traffic", "Model and memory", "KV cache", "Scheduler"
-FLEET, OUTPUT = "Fleet", "Output"
+FLEET, STUDY, OUTPUT = "Fleet", "Study", "Output"
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
@@ -243,3 +243,16 @@ RunTrace = Annotated[
 StoryPicture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [RUN/explain-REQUEST.png]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to vary: see docs/studies.md.")]
+StudyOut = Annotated[Path | None, _option(OUTPUT, "Folder of the study. [studies/<name>]", "--out")]
+Workers = Annotated[int | None, _option(STUDY, "Processes that run points side by side. [one for each core]")]
+ExecutorAddress = Annotated[
+    str | None, _option(STUDY, "Run points on a Dask cluster instead: dask://HOST:PORT, its scheduler.", "--executor")
+]
+PricesFile = Annotated[
+    Path | None, _option(STUDY, "Prices by accelerator (TOML) that replace those kvplan knows.", "--prices")
+]
+MaxPoints = Annotated[int, _option(STUDY, "Refuse a study of more points than this. [1000]")]
+FirstRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `kvplan simulate` wrote.")]
+SecondRun = Annotated[Path, typer.Argument(metavar="OTHER", help="Another one; changes are from RUN to it.")]

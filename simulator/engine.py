@@ -96,14 +96,14 @@ def simulate(
     )
 
 
-def workload_of(scenario: Scenario) -> Trace:
-    """The trace that a scenario names, or the embedded one, reshaped as asked."""
+def workload_of(scenario: Scenario, read: Callable[[Path], Trace] = read_trace) -> Trace:
+    """The trace that a scenario names, or the embedded one, reshaped as asked; `read` gives the one in a file."""
     if scenario.request_rate is not None:
         return _steady_requests(scenario, scenario.request_rate)
     for flag, length in (("--input-len", scenario.input_len), ("--output-len", scenario.output_len)):
         if length is not None:
             raise ScenarioError(f"{flag}: goes with --request-rate only")
-    trace = conversation_demo(scenario.seed) if scenario.trace is None else read_trace(scenario.trace)
+    trace = conversation_demo(scenario.seed) if scenario.trace is None else read(scenario.trace)
     if scenario.num_requests is not None:
         trace = slice_rows(trace, 0, scenario.num_requests)
     if scenario.spread_ticks:
