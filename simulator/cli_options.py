@@ -10,9 +10,14 @@ import typer
 
 TRAFFIC, MEMORY, CACHE, SCHEDULER = "Traffic", "Model and memory", "KV cache", "Scheduler"
 FLEET, OUTPUT = "Fleet", "Output"
+PLAN = "What is good enough, and what is for rent"
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
+]
+ModelNames = Annotated[
+    list[str],
+    typer.Argument(metavar="MODEL...", help="Catalogue names, Hugging Face ids, or paths to a config.json: any will do."),
 ]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file, plain or gzip-compressed.")]
 
@@ -173,3 +178,33 @@ RunTrace = Annotated[
 StoryPicture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [RUN/explain-REQUEST.png]", "--out")]
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]
+
+Slo = Annotated[
+    list[str],
+    _option(PLAN, "Most of a measure: ttft.p99=2s, tpot.p99=40ms, itl.p99, e2e.mean, ...; may be given several times."),
+]
+SloAttainment = Annotated[
+    float | None,
+    _option(PLAN, "Share of requests that meet all limits without a percentile, --slo ttft=2s --slo tpot=40ms. [0.99]"),
+]
+PlanRate = Annotated[
+    float | None,
+    _option(
+        TRAFFIC,
+        "So many requests a second, as a Poisson process of the two lengths; without lengths: the synthetic conversation"
+        " at this rate.",
+        "--request-rate",
+    ),
+]
+Seeds = Annotated[int | None, _option(TRAFFIC, "Runs of each fleet, with different random traffic. [6]")]
+PricedGpus = Annotated[
+    list[str] | None,
+    _option(PLAN, "For rent, with dollars an hour where another price holds: h200, h200=3.50. [all with a price]"),
+]
+Prices = Annotated[Path | None, _option(PLAN, "Prices that replace those of the table: a file like prices.toml.")]
+TensorParallels = Annotated[str | None, _option(PLAN, "Ranks of a replica, of which any will do. [1,2,4,8]", "--tp")]
+MaxGpus = Annotated[int, _option(PLAN, "GPUs of the whole fleet, at most. [256]")]
+Spare = Annotated[int, _option(PLAN, "Replicas more than those that hold, so that as many may fail. [0]")]
+PlanExecutor = Annotated[str | None, _option(OUTPUT, "Run on a Dask cluster: dask://HOST:PORT.", "--executor")]
+Workers = Annotated[int | None, _option(OUTPUT, "Runs at a time. [one for each core]")]
+PlanOut = Annotated[Path | None, _option(OUTPUT, "Folder. [plans/<model>-<hash of the question>]", "--out")]

@@ -21,7 +21,6 @@ _T_95 = (
 )  # fmt: skip
 """Student's t that a two-sided 95% interval needs, by degrees of freedom from 1."""
 _Z_95 = 1.960
-_GRID_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +61,17 @@ def percentile_interval(values: Floats, share: float) -> Interval:
     return Interval(float(np.quantile(in_order, share)), float(in_order[below]), float(in_order[max(below, above)]))
 
 
-def growth_share(arrivals_s: Floats, ends_s: Floats, from_s: float, until_s: float) -> float:
-    """By how much the requests in flight grow between two times, as a share of those who arrive there.
+def growth_share(arrivals_s: Floats, ends_s: Floats) -> float:
+    """Which share of the requests cannot be served as they come, [requests] each by arrival and end; about 0: none.
 
-    The slope of a straight line through their number, by least squares, times the length. Served as fast as they come
-    it is 0 on average; where a share of them cannot be served it is that share.
+    Where a share g of the arrivals is beyond what is served, who comes a second later waits g / (1 - g) seconds longer:
+    the slope, by least squares, of the time that requests are there against their arrival. It is not taken of their
+    number, which rises and falls with the arrivals of a seed whoever serves them, and so for all fleets alike.
     """
-    num_arrivals = int(np.count_nonzero((arrivals_s >= from_s) & (arrivals_s <= until_s)))
-    if num_arrivals < 2 or until_s <= from_s:
+    if len(arrivals_s) < 3 or np.ptp(arrivals_s) == 0:
         return 0.0
-    at_s = np.linspace(from_s, until_s, _GRID_POINTS)
-    arrived = np.searchsorted(np.sort(arrivals_s), at_s, side="right")
-    in_flight = arrived - np.searchsorted(np.sort(ends_s), at_s, side="right")
-    slope = float(np.polyfit(at_s - from_s, in_flight, 1)[0])
-    return slope * (until_s - from_s) / num_arrivals
+    slope = float(np.polyfit(arrivals_s - arrivals_s.min(), ends_s - arrivals_s, 1)[0])
+    return slope / (1 + slope) if slope > -0.5 else -1.0
 
 
 def backlog_share(arrivals_s: Floats, first_tokens_s: Floats) -> float:

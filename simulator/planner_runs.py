@@ -21,7 +21,7 @@ __all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "InThisProcess", "TrialR
 
 FIRST_SEEDS = 2
 """Of a fleet: if the same limit is broken with each of them, it fails, and the others are spared."""
-GROWING = 0.01
+GROWING = 0.02
 """Share of the arrivals that a fleet may fall behind by; more, and surely more than nothing, is a queue that grows."""
 SURELY_GROWING = 0.05
 """In one run."""

@@ -140,12 +140,13 @@ def _measured(trial: Trial, result: Result) -> dict[str, Any]:
     from_s = float(np.sort(arrivals_s)[int(len(arrivals_s) * trial.warm_up)]) if len(arrivals_s) else 0.0
     times = _Times.of(requests, from_s)
     gaps = inter_token_latencies(_from(result.tables["steps"], from_s), result.tables["token_gaps"])
-    ends_s = np.where(np.isnan(np.asarray(requests["finish_s"])), np.inf, requests["finish_s"])
+    finish_s = np.asarray(requests["finish_s"], dtype=np.float64)
+    is_measured = (arrivals_s >= from_s) & ~np.isnan(finish_s)
     return {
         "limits": {limit.text: times.statistic(limit, gaps) for limit in trial.slo.limits},
         "intervals": {limit.text: times.interval(limit) for limit in trial.slo.limits},
         "attainment": times.attainment(trial.slo.each),
-        "growth": growth_share(arrivals_s, ends_s, from_s, float(arrivals_s.max(initial=0.0))),
+        "growth": growth_share(arrivals_s[is_measured], finish_s[is_measured]),
         "backlog": backlog_share(arrivals_s, np.asarray(requests["first_token_s"], dtype=np.float64)),
         "requests": {name: summary["requests"][name] for name in ("arrived", "finished", "rejected", "unfinished")},
         "rejected_reasons": summary["requests"]["rejected_reasons"],
