@@ -1,6 +1,7 @@
-"""Draw the README's picture again: python docs/draw_pictures.py [FILE]."""
+"""Draw the pictures of README.md and docs/studies.md again: python docs/draw_pictures.py [FOLDER]."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -8,7 +9,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from simulator import Scenario, recorder, simulate
-from simulator.plots import draw_pool_bytes, draw_requests
+from simulator.executors import ThisProcess
+from simulator.plots import as_png, draw_pool_bytes, draw_requests
+from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, measures_inches
+from simulator.prices import known_prices
+from simulator.study_file import read_study
+from simulator.study_run import run_points
+from simulator.study_table import tabulate
 
 STYLE = {
     "font.size": 9.0,
@@ -35,5 +42,17 @@ def draw(path: Path) -> None:
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
+def draw_study(file: Path, measures: Path, fronts: Path) -> None:
+    study = read_study(file)
+    outcomes = {}
+    run_points({each.point.key: each.point for each in study.points}, ThisProcess(), outcomes.__setitem__)
+    table = tabulate(study, outcomes, known_prices())
+    measures.write_bytes(as_png(partial(draw_measures, table), measures_inches(table)))
+    fronts.write_bytes(as_png(partial(draw_fronts, table), fronts_inches(table)))
+
+
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "pictures" / "one_h100.png")
+    docs = Path(__file__).parent
+    pictures = Path(sys.argv[1]) if len(sys.argv) > 1 else docs / "pictures"
+    draw(pictures / "one_h100.png")
+    draw_study(docs / "example_study.toml", pictures / "study_measures.png", pictures / "study_fronts.png")

@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `plan`, `explain`, `capacity`, `models`, `waste` and `trace`.
+"""The command line: `kvplan simulate`, `plan`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste` and `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -304,20 +304,20 @@ def plan(  # noqa: PLR0917  a flag each
     seed: options.Seed = 0,
     seeds: options.Seeds = None,
     gpu: options.PricedGpus = None,
-    prices: options.Prices = None,
+    prices: options.PricesFile = None,
     tp: options.TensorParallels = None,
     max_gpus: options.MaxGpus = 256,
     spare: options.Spare = 0,
     router: options.Router = None,
     dtype: options.Dtype = "auto",
-    max_model_len: options.MaxModelLen = None,
+    max_model_len: options.PlanMaxModelLen = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
     kv_cache_dtype: options.KvCacheDtype = "auto",
     enable_prefix_caching: options.PrefixCaching = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,
     long_prefill_token_threshold: options.LongPrefill = 0,
-    executor: options.PlanExecutor = None,
+    executor: options.ExecutorAddress = None,
     workers: options.Workers = None,
     out: options.PlanOut = None,
     as_json: options.AsJson = False,
@@ -356,6 +356,41 @@ _PLAN_ONLY = (
     "workers", "out", "as_json",
 )  # fmt: skip
 """Flags of `kvplan plan` that are no settings of a scenario."""
+
+
+@app.command()
+def sweep(  # noqa: PLR0917  a flag each
+    study: options.StudyFile,
+    out: options.StudyOut = None,
+    workers: options.Workers = None,
+    executor: options.ExecutorAddress = None,
+    prices: options.PricesFile = None,
+    max_points: options.MaxPoints = 1000,
+    as_json: options.AsJson = False,
+    no_report: options.NoReport = False,
+) -> None:
+    """Run a study: a grid or a list over any settings, side by side, and say what it found.
+
+    A study that was stopped goes on where it was. The file is TOML: [base] settings for all points, a [grid] of lists
+    or [[point]] tables, and an [slo] and [prices] if there are any.
+
+    Example: kvplan sweep study.toml
+    """
+    from simulator.sweep_command import SweepOptions, run_sweep
+
+    how = SweepOptions(out, workers, executor, prices, max_points, as_json, no_report)
+    raise typer.Exit(run_sweep(study, how))
+
+
+@app.command()
+def compare(run: options.FirstRun, other: options.SecondRun, as_json: options.AsJson = False) -> None:
+    """Put two runs side by side: what differs in their settings, in their capacity, and in what came out.
+
+    Example: kvplan compare runs/a runs/b
+    """
+    from simulator.compare_command import compare_runs
+
+    compare_runs(run, other, as_json=as_json)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 TRAFFIC, MEMORY, CACHE, SCHEDULER = "Traffic", "Model and memory", "KV cache", "Scheduler"
-FLEET, OUTPUT = "Fleet", "Output"
+FLEET, STUDY, OUTPUT = "Fleet", "Study", "Output"
 PLAN = "What is good enough, and what is for rent"
 
 ModelName = Annotated[
@@ -179,6 +179,19 @@ StoryPicture = Annotated[Path | None, _option(OUTPUT, "Where the picture goes. [
 AsJson = Annotated[bool, _option(OUTPUT, "Print the summary as JSON, and nothing else.", "--json")]
 NoReport = Annotated[bool, _option(OUTPUT, "Write the tables, but no report.", "--no-report")]
 
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to vary: see docs/studies.md.")]
+StudyOut = Annotated[Path | None, _option(OUTPUT, "Folder of the study. [studies/<name>]", "--out")]
+Workers = Annotated[int | None, _option(STUDY, "Processes that run points side by side. [one for each core]")]
+ExecutorAddress = Annotated[
+    str | None, _option(STUDY, "Run points on a Dask cluster instead: dask://HOST:PORT, its scheduler.", "--executor")
+]
+PricesFile = Annotated[
+    Path | None, _option(STUDY, "Prices by accelerator (TOML) that replace those kvplan knows.", "--prices")
+]
+MaxPoints = Annotated[int, _option(STUDY, "Refuse a study of more points than this. [1000]")]
+FirstRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `kvplan simulate` wrote.")]
+SecondRun = Annotated[Path, typer.Argument(metavar="OTHER", help="Another one; changes are from RUN to it.")]
+
 Slo = Annotated[
     list[str],
     _option(PLAN, "Most of a measure: ttft.p99=2s, tpot.p99=40ms, itl.p99, e2e.mean, ...; may be given several times."),
@@ -201,10 +214,10 @@ PricedGpus = Annotated[
     list[str] | None,
     _option(PLAN, "For rent, with dollars an hour where another price holds: h200, h200=3.50. [all with a price]"),
 ]
-Prices = Annotated[Path | None, _option(PLAN, "Prices that replace those of the table: a file like prices.toml.")]
 TensorParallels = Annotated[str | None, _option(PLAN, "Ranks of a replica, of which any will do. [1,2,4,8]", "--tp")]
 MaxGpus = Annotated[int, _option(PLAN, "GPUs of the whole fleet, at most. [256]")]
 Spare = Annotated[int, _option(PLAN, "Replicas more than those that hold, so that as many may fail. [0]")]
-PlanExecutor = Annotated[str | None, _option(OUTPUT, "Run on a Dask cluster: dask://HOST:PORT.", "--executor")]
-Workers = Annotated[int | None, _option(OUTPUT, "Runs at a time. [one for each core]")]
+PlanMaxModelLen = Annotated[
+    str | None, _option(MEMORY, "Tokens of the longest request of a server. [the longest that fits]", "--max-model-len")
+]
 PlanOut = Annotated[Path | None, _option(OUTPUT, "Folder. [plans/<model>-<hash of the question>]", "--out")]

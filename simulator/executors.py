@@ -3,17 +3,17 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
-from typing import Protocol
+from typing import Any, Protocol
 
 from simulator.scenario import ScenarioError
 
-__all__ = ["Executors", "LocalProcesses", "executors_at", "num_cores"]
+__all__ = ["Executors", "LocalProcesses", "ThisProcess", "executors_at", "num_cores"]
 
 _DASK = "dask://"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -43,10 +43,13 @@ class LocalProcesses:
     def open(self, num_workers: int | None = None) -> Iterator[Executor]:
         """A pool of processes. They start afresh: a forked one would share the threads that draw the progress."""
         others = set(active_children())
-        pool = ProcessPoolExecutor(num_workers or self.num_workers, get_context("spawn"), initializer=_begin_work)
+        num_workers = num_workers or self.num_workers
+        pool = ProcessPoolExecutor(num_workers, get_context("spawn"), initializer=_begin_work)
         try:
-            with _one_thread_each():
-                yield pool
+            with _one_thread_each(), _deaf_to_ctrl_c():
+                for _ in range(num_workers):
+                    pool.submit(_nothing)  # starts a worker
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(active_children()) - others:
@@ -56,9 +59,35 @@ class LocalProcesses:
             pool.shutdown()
 
 
+@dataclass(frozen=True)
+class ThisProcess:
+    """No other process: each point runs where and when it is asked for. For few points, and for looking into one."""
+
+    num_workers: int = 1
+
+    @contextmanager
+    def open(self, num_workers: int | None = None) -> Iterator[Executor]:
+        """An executor whose futures have their results when they are given out."""
+        with _AtOnce() as executor:
+            yield executor
+
+
+class _AtOnce(Executor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # is raised where the result is asked for
+            future.set_exception(error)
+        return future
+
+
+def _nothing() -> None:
+    pass
+
+
 def _begin_work() -> None:
-    """In a new worker: leave Ctrl-C to who started it, end when that one has ended, and import what points need."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """In a new worker: end when who started it has ended, and import what points need."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import simulator.study_point  # noqa: F401
 
@@ -83,6 +112,19 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that start meanwhile leave Ctrl-C to this one: it knows what to keep and what to say."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what a signal does
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def num_cores() -> int:

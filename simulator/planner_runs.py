@@ -1,15 +1,14 @@
 """Evaluate fleets by simulation: every seed a run, side by side, and what ran once is kept by the hash of its question."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, Executor
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.confidence import Interval, mean_interval
-from simulator.executors import Executors, LocalProcesses
+from simulator.executors import Executors, LocalProcesses, ThisProcess
 from simulator.planner import Candidate
 from simulator.planner_traffic import PlanTraffic
 from simulator.planner_trial import Faster, Trial, answer
@@ -17,7 +16,7 @@ from simulator.scenario import Scenario, ScenarioError
 from simulator.slo import Limit, Slo
 from simulator.study_store import PointStore
 
-__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "InThisProcess", "TrialRunner", "executors_for"]
+__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "TrialRunner", "executors_for"]
 
 FIRST_SEEDS = 2
 """Of a fleet: if the same limit is broken with each of them, it fails, and the others are spared."""
@@ -32,31 +31,9 @@ BEHIND = 0.02
 # Running.
 
 
-class _Inline(Executor):
-    """Runs at once what it is given."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """A future that is done."""
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
-
-
-@dataclass(frozen=True)
-class InThisProcess:
-    """No other processes: for one worker, which would only wait for its start."""
-
-    num_workers: int = 1
-
-    @contextmanager
-    def open(self, num_workers: int | None = None) -> Iterator[Executor]:
-        """One that runs at once what it is given."""
-        yield _Inline()
-
-
 def executors_for(executors: Executors) -> Executors:
-    """The same, or this process where it would be one of its own machine."""
-    return InThisProcess() if executors == LocalProcesses(1) else executors
+    """The same, or this process instead of a single other one, which would only take time to start."""
+    return ThisProcess() if executors == LocalProcesses(1) else executors
 
 
 @dataclass

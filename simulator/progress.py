@@ -15,7 +15,7 @@ from workloads import Trace
 if TYPE_CHECKING:
     from simulator.planner import Candidate
 
-__all__ = ["PlanProgress", "RunProgress", "StudyProgress"]
+__all__ = ["PlanProgress", "PointsProgress", "RunProgress", "StudyProgress"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
 RUNS_OF_A_PLAN = 120
@@ -94,6 +94,36 @@ class StudyProgress(_Shown):
     def update(self, num_ended: int, num_runs: int) -> None:
         """So many requests have ended, over all runs."""
         self._progress.update(self._task, completed=num_ended, total=num_runs * self._num_requests)
+
+
+class PointsProgress(_Shown):
+    """Shows on standard error how many points of a study are done, run, and came to nothing, and when it will end."""
+
+    def __init__(self, name: str, num_points: int, num_kept: int, *, shown: bool) -> None:
+        """`num_kept`: so many are there already."""
+        console = Console(stderr=True)
+        self._lost = 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} points, {task.fields[running]:,} running"),
+            TextColumn("{task.fields[lost]}", style="red"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._progress.add_task(f"Study {name}", total=num_points, completed=num_kept, running=0, lost="")
+
+    def running(self, num_running: int) -> None:
+        """So many points are being worked at."""
+        self._progress.update(self._task, running=num_running)
+
+    def ended(self, *, has_finished: bool) -> None:
+        """One more point is done; or it was refused, or failed."""
+        self._lost += not has_finished
+        lost = f"{self._lost:,} refused or failed" if self._lost else ""
+        self._progress.update(self._task, advance=1, lost=lost)
 
 
 class PlanProgress(_Shown):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from simulator.binding import Binding, binding_of
 from simulator.measured_memory import measured_lines
 from simulator.plots import INK, figures
 from simulator.plots_fleet import fleet_figures
@@ -25,8 +26,13 @@ from simulator.summary_table import (
 __all__ = ["Verdict", "inline_svg", "judge", "render_page", "render_report", "write_report"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_FULL_USAGE = 0.95
-_STANDING_QUEUE = 1.0
+_LIMITS: dict[Binding, str | None] = {
+    "nothing": None,
+    "kv_memory": "KV cache memory seems to bind: the pool was full while requests waited.",
+    "token_budget": "max_num_batched_tokens seems to bind: steps were full while requests waited.",
+    "step_speed": "The speed of the steps seems to bind: requests waited though blocks were free.",
+}
+"""What is said of each, where nothing more is known."""
 
 _FIGURE_TITLES = {
     "kv_usage": "KV cache usage",
@@ -68,14 +74,8 @@ def judge(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Verdict:
     """Say whether a run held and what binds.
 
     It failed if a request remained unfinished, or none finished. It held under strain if something binds.
-    What binds is the first of:
-
-    - KV cache memory, if a request was preempted, or the pool was full (95%) while a queue stood;
-    - max_num_seqs, if so many requests ran while a queue stood;
-    - the speed of the steps, if a queue stood otherwise.
-
-    A queue stands if one request or more waits, on average over the makespan. Rejections have reasons of
-    their own, such as a request's length: they are named, and no sign of strain.
+    What binds: see `binding.binding_of`. Rejections have reasons of their own, such as a request's length: they
+    are named, and no sign of strain.
     """
     requests, limit = summary["requests"], _find_limits(summary, scenario)
     if not requests["arrived"]:
@@ -157,18 +157,13 @@ def _find_limits(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str
 
 
 def _find_limit(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
-    usage, running, waiting = summary["kv_cache_usage"], summary["running"], summary["waiting"]
-    has_queue = (waiting["mean"] or 0) >= _STANDING_QUEUE
-    if summary["preemptions"]["total"]:
+    settings = {name.split(".")[-1]: value for name, value in _flatten(scenario)}
+    binding = binding_of(summary, settings)
+    if binding == "kv_memory" and summary["preemptions"]["total"]:
         return "KV cache memory seems to bind: requests lost their blocks to others."
-    if has_queue and (usage["max"] or 0) >= _FULL_USAGE:
-        return "KV cache memory seems to bind: the pool was full while requests waited."
-    max_num_seqs = next((value for name, value in _flatten(scenario) if name.split(".")[-1] == "max_num_seqs"), None)
-    if has_queue and max_num_seqs is not None and running["max"] >= max_num_seqs:
-        return f"max_num_seqs seems to bind: {max_num_seqs:,} requests ran while others waited."
-    if has_queue:
-        return "The speed of the steps seems to bind: requests waited though blocks were free."
-    return None
+    if binding == "max_num_seqs":
+        return f"max_num_seqs seems to bind: {settings['max_num_seqs']:,} requests ran while others waited."
+    return _LIMITS[binding]
 
 
 def _state_facts(summary: Mapping[str, Any]) -> str:

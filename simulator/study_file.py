@@ -33,7 +33,17 @@ from simulator.mistakes import MISTAKES
 from simulator.prices import Price, prices_in
 from simulator.scenario import ScenarioError
 from simulator.study_point import Point
-from simulator.study_settings import SETTINGS, mistake_in, point_of, shown, spelled, unused_settings
+from simulator.study_settings import (
+    NOT_FOR_STUDIES,
+    SETTINGS,
+    default_of,
+    mistake_in,
+    named,
+    point_of,
+    shown,
+    spelled,
+    unused_settings,
+)
 
 __all__ = ["MOST_POINTS", "SLO_MEASURES", "Study", "StudyPoint", "read_study"]
 
@@ -56,6 +66,10 @@ class StudyPoint:
     """All that was stated for it, by name, as it was written."""
     point: Point
 
+    def value(self, name: str) -> Any:
+        """Of a setting; where it was not stated, the command line's default."""
+        return self.settings.get(name, default_of(name))
+
 
 @dataclass(frozen=True)
 class Study:
@@ -74,9 +88,9 @@ class Study:
     """Those that the study states."""
 
     def label(self, point: StudyPoint) -> str:
-        """What sets a point apart: "block_size 16, gpu h200"."""
-        stated = [f"{name} {shown(point.settings[name])}" for name in self.axes if name in point.settings]
-        return ", ".join(stated) or "as the base"
+        """What sets a point apart: "h200, block_size 16"."""
+        stated = [named(name, point.settings[name]) for name in self.axes if name in point.settings]
+        return ", ".join(stated) or "the base"
 
 
 def read_study(file: Path, most_points: int = MOST_POINTS) -> Study:
@@ -151,7 +165,9 @@ class _Reader:
     def _setting(self, place: str, key: str, others: Mapping[str, Any]) -> str | None:
         """Its name; None where there is none such, or it is there already."""
         name = spelled(key)
-        if name not in SETTINGS:
+        if name in NOT_FOR_STUDIES:
+            self._mistakes.append(f"{place} {key}: measures this machine, not the server: it is not for studies")
+        elif name not in SETTINGS:
             self._mistakes.append(f"{place} {key}: {_unknown(name, SETTINGS)}")
         elif name in others:
             self._mistakes.append(f"{place} {key}: is said twice, as {name} too")
@@ -242,7 +258,7 @@ def _unknown(key: str, known: Sequence[str]) -> str:
 def _together(settings: Mapping[str, Any], stated: Sequence[Mapping[str, Any]]) -> str:
     """Which point it is: its values of what varies."""
     axes = _axes(stated)
-    return ", ".join(f"{name} {shown(settings[name])}" for name in axes if name in settings) or "[base]"
+    return ", ".join(named(name, settings[name]) for name in axes if name in settings) or "[base]"
 
 
 def _without_repetitions(stated: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -258,11 +274,12 @@ def _without_repetitions(stated: Iterable[Mapping[str, Any]]) -> list[Mapping[st
 
 
 def _axes(stated: Sequence[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
-    """Settings in which they differ, each with its values in order; one that is not stated counts as None."""
+    """Settings in which they differ, each with its values in order; one that is not stated has its default."""
     names = dict.fromkeys(name for settings in stated for name in settings)
     axes = {}
     for name in names:
-        values = {shown(settings.get(name)): settings.get(name) for settings in stated}
+        found = [settings.get(name, default_of(name)) for settings in stated]
+        values = {shown(value): value for value in found}
         if len(values) > 1:
             axes[name] = tuple(values.values())
     return axes

@@ -5,7 +5,6 @@ A `Point` can be sent to another process or machine; `run_point` answers there, 
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -17,7 +16,8 @@ from typing import Any, Literal
 from simulator.deployment import deploy
 from simulator.engine import simulate, workload_of
 from simulator.fleet import simulate_fleet
-from simulator.fleet_options import FleetOptions, fleet_of
+from simulator.fleet_options import SHARED, FleetOptions, fleet_of
+from simulator.measures import gpus_of
 from simulator.mistakes import MISTAKES
 from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
@@ -28,6 +28,8 @@ __all__ = ["Point", "Status", "read_once", "run_point", "without_run"]
 Status = Literal["finished", "refused", "failed"]
 """It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
 
+_TRAFFIC = set(SHARED - {"model"})
+"""Settings that change nothing of the server."""
 _MOST_BYTES_KEPT = 64 << 20
 """Of a trace file: a larger one is read again for each point, row by row."""
 _TRACES_KEPT = 4
@@ -70,9 +72,16 @@ class Point:
         return {"servers": named, "routing": routing}
 
 
-@lru_cache(maxsize=256)
 def _resolved_server(scenario: Scenario) -> dict[str, Any]:
-    return _without_paths(deploy(scenario).resolved_scenario())
+    # Points of a study are often the same server under other traffic, and working a server out takes a while.
+    without_traffic = scenario.model_copy(update={name: Scenario.model_fields[name].default for name in _TRAFFIC})
+    traffic = scenario.model_dump(mode="json", include=_TRAFFIC)
+    return _without_paths({**_resolved_without_traffic(without_traffic), **traffic})
+
+
+@lru_cache(maxsize=256)
+def _resolved_without_traffic(scenario: Scenario) -> dict[str, Any]:
+    return deploy(scenario).resolved_scenario()
 
 
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,15 +123,11 @@ def _measured(point: Point) -> dict[str, Any]:
     fleet = fleet_of(scenario, point.fleet)
     trace = workload_of(scenario, read_once)
     result = simulate(scenario, trace) if fleet is None else simulate_fleet(*fleet, trace=trace)
-    servers = [replica["scenario"] for replica in result.summary.get("replicas", ())] or [result.scenario]
-    gpus: Counter[str] = Counter()
-    for server in servers:
-        gpus[server["gpu"] or "unknown"] += server["tensor_parallel_size"] * server["pipeline_parallel_size"]
     return {
         "scenario": _without_paths(result.scenario),
         "capacity": result.capacity,
         "summary": result.summary,
-        "gpus": dict(gpus),
+        "gpus": gpus_of(result.to_json()),
     }
 
 

@@ -15,13 +15,24 @@ from simulator.scenario import Scenario, ScenarioError
 from simulator.study_point import Point, read_once
 from workloads import read_trace
 
-__all__ = ["FLEET", "SETTINGS", "mistake_in", "point_of", "shown", "spelled", "unused_settings"]
+__all__ = [
+    "FLEET",
+    "NOT_FOR_STUDIES",
+    "SETTINGS",
+    "default_of",
+    "mistake_in",
+    "named",
+    "point_of",
+    "shown",
+    "spelled",
+    "unused_settings",
+]
 
 FLEET = {"replicas": "num_replicas", "replica": "replicas", "router": "router", "router_staleness_s": "staleness_s"}
 """The command line's name of a fleet's setting, and the field of `FleetOptions`."""
-_NOT_FOR_STUDIES = {"back_with", "pool_fraction"}
+NOT_FOR_STUDIES = {"back_with", "pool_fraction"}
 """They measure this machine, not the server."""
-SETTINGS = (*(name for name in Scenario.model_fields if name not in _NOT_FOR_STUDIES), *FLEET)
+SETTINGS = (*(name for name in Scenario.model_fields if name not in NOT_FOR_STUDIES), *FLEET)
 _SOME_MODEL = "llama-3.1-8b"
 _ONLY_PREFIX_AWARE = "prefix-aware"
 
@@ -32,8 +43,23 @@ def spelled(key: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in few characters: text bare, everything else as JSON has it."""
+    """A value in few characters: text bare, everything else as JSON has it; None where nobody stated one."""
+    if value is None:
+        return "default"
     return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def named(name: str, value: Any) -> str:
+    """A setting and its value: "block_size 16"; models and GPUs go by their name alone."""
+    return shown(value) if name in {"model", "gpu"} and value is not None else f"{name} {shown(value)}"
+
+
+def default_of(name: str) -> Any:
+    """What a setting is where nobody states it; None: that depends on others."""
+    if name in FLEET:
+        return getattr(FleetOptions(), FLEET[name])
+    field = Scenario.model_fields[name]
+    return None if field.is_required() else field.default
 
 
 # One setting alone.

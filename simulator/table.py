@@ -49,6 +49,8 @@ def _arrow_array(values: np.ndarray) -> Any:
 
     if values.dtype == object:
         return _arrow_texts(values.tolist())
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
     nulls = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=np.bool_)
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [_bits(~nulls), pa.py_buffer(values)])

@@ -3,7 +3,7 @@
 import pytest
 
 from simulator import Scenario
-from simulator.progress import RunProgress
+from simulator.progress import PointsProgress, RunProgress
 
 
 @pytest.fixture
@@ -53,3 +53,16 @@ def test_it_hands_on_the_workload_that_it_counts():
     """Read once: the run replays the same trace."""
     progress = RunProgress(Scenario(model="m", num_requests=3), shown=False)
     assert len(list(progress.trace)) == 3
+
+
+def test_a_study_shows_points_done_running_and_lost(terminal, capsys):
+    """Those that were kept from before count as done."""
+    with PointsProgress("blocks", num_points=12, num_kept=3, shown=True) as progress:
+        progress.running(2)
+        progress.ended(has_finished=True)
+        progress.ended(has_finished=False)
+    printed = capsys.readouterr()
+    assert "Study blocks" in printed.err
+    assert "5 of 12 points, 2 running" in printed.err
+    assert "1 refused or failed" in printed.err
+    assert printed.out == ""

@@ -48,3 +48,9 @@ def test_a_run_without_a_report_does_without_pandas(tmp_path):
         " from simulator.cli import app; app(standalone_mode=False); print('pandas' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).endswith("False\n")
+
+
+def test_truth_is_stored_in_bits(tmp_path):
+    values = np.array([True, False, False, True, True] * 3)
+    write_parquet({"is_it": values}, tmp_path / "table.parquet")
+    assert pd.read_parquet(tmp_path / "table.parquet")["is_it"].tolist() == values.tolist()
