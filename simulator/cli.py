@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `plan`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste` and `trace`.
+"""The command line: `kvplan simulate`, `plan`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste`, `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from simulator import cli_options as options
+from simulator.cli_plan import plan
 
 if TYPE_CHECKING:
     from simulator.fleet_options import FleetOptions
@@ -289,73 +290,7 @@ def waste(  # noqa: PLR0917  a flag each
     )
 
 
-@app.command()
-def plan(  # noqa: PLR0917  a flag each
-    model: options.ModelNames,
-    slo: options.Slo,
-    slo_attainment: options.SloAttainment = None,
-    request_rate: options.PlanRate = None,
-    input_len: options.InputLen = None,
-    output_len: options.OutputLen = None,
-    trace: options.Trace = None,
-    num_requests: options.NumRequests = None,
-    rate_scale: options.RateScale = 1.0,
-    spread_ticks: options.SpreadTicks = False,
-    seed: options.Seed = 0,
-    seeds: options.Seeds = None,
-    gpu: options.PricedGpus = None,
-    prices: options.PricesFile = None,
-    tp: options.TensorParallels = None,
-    max_gpus: options.MaxGpus = 256,
-    spare: options.Spare = 0,
-    router: options.Router = None,
-    dtype: options.Dtype = "auto",
-    max_model_len: options.PlanMaxModelLen = None,
-    gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
-    kv_cache_dtype: options.KvCacheDtype = "auto",
-    enable_prefix_caching: options.PrefixCaching = None,
-    max_num_seqs: options.MaxNumSeqs = None,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = None,
-    long_prefill_token_threshold: options.LongPrefill = 0,
-    executor: options.ExecutorAddress = None,
-    workers: options.Workers = None,
-    out: options.PlanOut = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Find the cheapest fleet that keeps an SLO: what to rent, why it is enough, and why less is not.
-
-    The exit code is 1 where no fleet does.
-
-    Example: kvplan plan gemma-3-27b --request-rate 4 --input-len 8000 --output-len 300 --slo ttft.p99=2s,tpot.p99=40ms
-    """
-    settings = dict(locals())
-    for name in _PLAN_ONLY:
-        del settings[name]
-    from simulator.planner_command import PlanQuestion, print_plan
-
-    question = PlanQuestion(
-        models=model,
-        settings=settings,
-        slo=slo,
-        attainment=slo_attainment,
-        gpus=gpu or (),
-        prices=prices,
-        ranks=tp,
-        max_gpus=max_gpus,
-        spare=spare,
-        router=router,
-        num_seeds=seeds,
-    )
-    code = print_plan(question, out=out, executor=executor, num_workers=workers, as_json=as_json)
-    if code:
-        raise typer.Exit(code)
-
-
-_PLAN_ONLY = (
-    "model", "slo", "slo_attainment", "seeds", "gpu", "prices", "tp", "max_gpus", "spare", "router", "executor",
-    "workers", "out", "as_json",
-)  # fmt: skip
-"""Flags of `kvplan plan` that are no settings of a scenario."""
+app.command()(plan)
 
 
 @app.command()

@@ -10,14 +10,9 @@ import typer
 
 TRAFFIC, MEMORY, CACHE, SCHEDULER = "Traffic", "Model and memory", "KV cache", "Scheduler"
 FLEET, STUDY, OUTPUT = "Fleet", "Study", "Output"
-PLAN = "What is good enough, and what is for rent"
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help="Catalogue name, Hugging Face id, or path to a config.json.")
-]
-ModelNames = Annotated[
-    list[str],
-    typer.Argument(metavar="MODEL...", help="Catalogue names, Hugging Face ids, or paths to a config.json: any will do."),
 ]
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file, plain or gzip-compressed.")]
 
@@ -191,33 +186,3 @@ PricesFile = Annotated[
 MaxPoints = Annotated[int, _option(STUDY, "Refuse a study of more points than this. [1000]")]
 FirstRun = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `kvplan simulate` wrote.")]
 SecondRun = Annotated[Path, typer.Argument(metavar="OTHER", help="Another one; changes are from RUN to it.")]
-
-Slo = Annotated[
-    list[str],
-    _option(PLAN, "Most of a measure: ttft.p99=2s, tpot.p99=40ms, itl.p99, e2e.mean, ...; may be given several times."),
-]
-SloAttainment = Annotated[
-    float | None,
-    _option(PLAN, "Share of requests that meet all limits without a percentile, --slo ttft=2s --slo tpot=40ms. [0.99]"),
-]
-PlanRate = Annotated[
-    float | None,
-    _option(
-        TRAFFIC,
-        "So many requests a second, as a Poisson process of the two lengths; without lengths: the synthetic conversation"
-        " at this rate.",
-        "--request-rate",
-    ),
-]
-Seeds = Annotated[int | None, _option(TRAFFIC, "Runs of each fleet, with different random traffic. [6]")]
-PricedGpus = Annotated[
-    list[str] | None,
-    _option(PLAN, "For rent, with dollars an hour where another price holds: h200, h200=3.50. [all with a price]"),
-]
-TensorParallels = Annotated[str | None, _option(PLAN, "Ranks of a replica, of which any will do. [1,2,4,8]", "--tp")]
-MaxGpus = Annotated[int, _option(PLAN, "GPUs of the whole fleet, at most. [256]")]
-Spare = Annotated[int, _option(PLAN, "Replicas more than those that hold, so that as many may fail. [0]")]
-PlanMaxModelLen = Annotated[
-    str | None, _option(MEMORY, "Tokens of the longest request of a server. [the longest that fits]", "--max-model-len")
-]
-PlanOut = Annotated[Path | None, _option(OUTPUT, "Folder. [plans/<model>-<hash of the question>]", "--out")]

@@ -31,9 +31,9 @@ class Work:
     max_step_tokens: int
     """The token budget."""
     prefill_pairs: tuple[float, ...]
-    """Pairs of a prompt's token and one that it attends to, for each reach of the model: all of them, then its windows."""
+    """Pairs of a prompt's token and one that it attends to: of layers that see everything, then for each window."""
     decode_reads: tuple[float, ...]
-    """Tokens that decodes attend to, themselves included, for each reach."""
+    """Tokens that decodes attend to, themselves included: in the same order."""
     num_decodes: float = 0.0
     """Tokens that decodes compute."""
 

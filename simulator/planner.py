@@ -37,6 +37,8 @@ class Choice:
     """Replicas with which to begin; it decides nothing but the order."""
     wall: str | None = None
     """Why no number of replicas holds; None: nothing is known against it."""
+    wall_ratio: float = math.inf
+    """How many times a latency of an empty server is over its limit, where that is the wall."""
 
 
 @dataclass(frozen=True, slots=True)

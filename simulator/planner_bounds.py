@@ -1,21 +1,20 @@
-"""What arithmetic says of a server before anything runs: walls that no number of replicas gets over, and how many
-replicas the SLO needs at least.
+"""What arithmetic says of a server before anything runs: whether it can ever keep an SLO, and with how many replicas.
 
 Every bound is proven, and holds for runs of finite length:
 
-* **Latency.** A request is served no faster than by itself: its TTFT is at least the time of its prompt's steps, its
-  TPOT at least that of steps with itself alone (`StepTimes.least_s`). This holds request by request, so for every
-  percentile and for the mean.
+* **Latency.** A request is served no faster than by itself: its TTFT is at least the time of its prompt's steps,
+  its TPOT at least that of steps with itself alone (`StepTimes.least_s`). This holds request by request, so for
+  every percentile and for the mean.
 * **Work.** If a share q of M requests must have its first token within L seconds, the prompts of the q M cheapest ones
   are computed between the first of their arrivals and L seconds after the last one. n replicas have n times as much
-  time, so n is at least the work over that time. With a limit on TPOT, or end-to-end, the same holds for whole requests,
-  by the union bound: a share q1 + q2 - 1 keeps both.
-* **KV memory.** In that time a decode holds at least the blocks of its prompt for as long as its steps take when it runs
-  alone (Little's law for a window): blocks x seconds over all requests fit into n pools x the window. The same blocks
-  bound how many decodes share a step, and with it the number of steps.
+  time, so n is at least the work over that time. With a limit on TPOT, or end-to-end, the same holds for whole
+  requests, by the union bound: a share q1 + q2 - 1 keeps both.
+* **KV memory.** In that time a decode holds at least the blocks of its prompt for as long as its steps take when it
+  runs alone (Little's law for a window): blocks x seconds over all requests fit into n pools x the window. The same
+  blocks bound how many decodes share a step, and with it the number of steps.
 
-Prompt tokens that an earlier request of the trace has, too, may be hit: they count as no work. Where some may be, blocks
-may be shared, so nothing is said of memory.
+Prompt tokens that an earlier request of the trace has, too, may be hit: they count as no work. Where some may be,
+blocks may be shared, so nothing is said of memory.
 """
 
 import math
@@ -93,6 +92,8 @@ class Bound:
     least_replicas: int = 1
     reason: str = ""
     """What `least_replicas` follows from."""
+    wall_ratio: float = math.inf
+    """How many times a latency of an empty server is over its limit, where that is the wall."""
 
 
 def bound_of(deployment: Deployment, demands: Sequence[Demand], slo: Slo, longest_tokens: int) -> Bound:
@@ -101,9 +102,9 @@ def bound_of(deployment: Deployment, demands: Sequence[Demand], slo: Slo, longes
     if longest_tokens > max_model_len:
         return Bound(f"the longest request has {longest_tokens:,} tokens, and at most {max_model_len:,} fit")
     alone = _Alone(deployment)
-    walls = [_wall(alone, demand, slo) for demand in demands]
-    if all(wall is not None for wall in walls):
-        return Bound(walls[0])
+    walls = [wall for demand in demands if (wall := _wall(alone, demand, slo)) is not None]
+    if len(walls) == len(demands):
+        return walls[0]
     least, reason = min(max(_load_bounds(alone, demand, slo), default=(1, "")) for demand in demands)
     return Bound(None, max(1, least), reason if least > 1 else "")
 
@@ -134,7 +135,7 @@ class _Alone:
         return self.decode_s(shape) / (shape.output - 1) if shape.output > 1 else 0.0
 
     def _decode_blocks(self, shape: Shape) -> int:
-        """Blocks that the request holds while it decodes, at least: a chunk may have just begun, a window at an edge."""
+        """Blocks that the request holds while it decodes, at least: a chunk may have just begun."""
         held = 0
         for group in self.deployment.layout.groups:
             reach = getattr(group.spec, "reach", None)
@@ -164,8 +165,8 @@ class _Works:
         return Work(num, num, num, self.budget, (0.0,) * len(reads), reads, num)
 
 
-def _wall(alone: _Alone, demand: Demand, slo: Slo) -> str | None:
-    """The limit that an empty server breaks, in words."""
+def _wall(alone: _Alone, demand: Demand, slo: Slo) -> Bound | None:
+    """The limit that an empty server breaks."""
     several = {shape: count for shape, count in demand.shapes.items() if shape.output > 1}
     # No gap between tokens is shorter than a request's first, whose context is the shortest.
     gap_s = min((alone.decode_s(shape._replace(output=2)) for shape in several), default=0.0)
@@ -181,17 +182,18 @@ def _wall(alone: _Alone, demand: Demand, slo: Slo) -> str | None:
             values = np.repeat([seconds(shape) for shape in shapes], list(shapes.values()))
             at_best = float(values.mean() if limit.share is None else np.quantile(values, limit.share))
             if at_best > limit.limit_s * (1 + _ROUNDING):
-                return _in_words(limit, at_best)
+                return _broken(limit, at_best)
     for limit in slo.each:
         values = np.repeat([of_runs[limit.measure][0](each) for each in demand.shapes], list(demand.shapes.values()))
         at_best = float(np.sort(values)[_least_count(len(values), slo.attainment or 0.0) - 1])
         if at_best > limit.limit_s * (1 + _ROUNDING):
-            return _in_words(limit, at_best)
+            return _broken(limit, at_best)
     return None
 
 
-def _in_words(limit: Limit, at_best_s: float) -> str:
-    return f"{limit.name} is {format_seconds(at_best_s)} on an empty server, over {format_seconds(limit.limit_s)}"
+def _broken(limit: Limit, at_best_s: float) -> Bound:
+    wall = f"{limit.name} is {format_seconds(at_best_s)} on an empty server, over {format_seconds(limit.limit_s)}"
+    return Bound(wall, wall_ratio=at_best_s / limit.limit_s)
 
 
 def _load_bounds(alone: _Alone, demand: Demand, slo: Slo) -> list[tuple[int, str]]:
@@ -203,11 +205,14 @@ def _load_bounds(alone: _Alone, demand: Demand, slo: Slo) -> list[tuple[int, str
     paced = [(_least_count(total, share), limit_s * (longest - 1)) for share, limit_s in slo.shares("tpot")]
     whole = [(_least_count(total, share), limit_s) for share, limit_s in slo.shares("e2e")]
     whole += [
-        (num_first + num_paced - total, first_s + paced_s) for num_first, first_s in first for num_paced, paced_s in paced
+        (num_first + num_paced - total, first_s + paced_s)
+        for num_first, first_s in first
+        for num_paced, paced_s in paced
     ]
     cheapest = _Cheapest(alone, demand)
     bounds = [
-        (_over(alone.times.least_s(cheapest.prompts(num)), demand.window_s + limit_s), PROMPTS) for num, limit_s in first
+        (_over(alone.times.least_s(cheapest.prompts(num)), demand.window_s + limit_s), PROMPTS)
+        for num, limit_s in first
     ]
     for num, limit_s in whole:
         window_s = demand.window_s + limit_s
@@ -253,7 +258,7 @@ class _Cheapest:
             num_tokens=tokens,
             num_rows=self.least_sum(lambda shape: prefill(shape).num_rows, num),
             max_step_tokens=self.alone.settings.max_num_batched_tokens,
-            prefill_pairs=tuple(self.least_sum(lambda each, n=n: prefill(each).prefill_pairs[n], num) for n in reaches),
+            prefill_pairs=tuple(self.least_sum(_nth(prefill, "prefill_pairs", n), num) for n in reaches),
             decode_reads=(0.0,) * len(reaches),
         )
 
@@ -272,18 +277,22 @@ class _Cheapest:
             num_tokens=tokens,
             num_rows=prompts.num_rows + decodes,
             decode_reads=tuple(
-                self.least_sum(lambda each, n=n: decode(each).decode_reads[n], num)
-                for n in range(len(prompts.prefill_pairs))
+                self.least_sum(_nth(decode, "decode_reads", n), num) for n in range(len(prompts.prefill_pairs))
             ),
             num_decodes=decodes,
         )
+
+
+def _nth(work: Callable[[Shape], Work], name: str, place: int) -> Callable[[Shape], float]:
+    """One reach's part of a component of the work."""
+    return lambda shape: float(getattr(work(shape), name)[place])
 
 
 # Where to look first.
 
 
 def guess_replicas(deployment: Deployment, demands: Sequence[Demand], slo: Slo, least: int, most: int) -> int:
-    """About how many replicas will do, by rules of thumb: it decides where a search begins, no more. `most`: none do."""
+    """About how many replicas will do, by rules of thumb: only where a search begins. `most`: none will."""
     alone = _Alone(deployment)
     shape, rate_per_s = _typical(demands)
     limits = {measure: min((each[1] for each in slo.shares(measure)), default=math.inf) for measure in ("ttft", "tpot")}

@@ -63,7 +63,9 @@ def tensor_parallels(text: str | None) -> tuple[int, ...]:
     numbers = []
     for part in text.split(","):
         if not part.strip().isdigit() or not 1 <= int(part) <= GPUS_OF_A_NODE:
-            raise ScenarioError(f"--tp: must be numbers of ranks from 1 to {GPUS_OF_A_NODE} such as 1,2,4, got {text!r}")
+            raise ScenarioError(
+                f"--tp: must be numbers of ranks from 1 to {GPUS_OF_A_NODE} such as 1,2,4, got {text!r}"
+            )
         numbers.append(int(part))
     return tuple(sorted(set(numbers)))
 
@@ -115,14 +117,18 @@ def choices_of(servers: Sequence[Server], traffic: PlanTraffic, slo: Slo, limits
 
 
 def _choice(server: Server, demands: Sequence[Demand], longest: int, slo: Slo, limits: Limits) -> Choice:
-    name, dollars, num_gpus = server.name, server.price.dollars_per_hour * server.tensor_parallel, server.tensor_parallel
+    name, dollars, num_gpus = (
+        server.name,
+        server.price.dollars_per_hour * server.tensor_parallel,
+        server.tensor_parallel,
+    )
     try:
         deployment = deploy(Scenario(**server.settings))
     except MISTAKES as error:
         return Choice(name, dollars, num_gpus, wall=str(error))
     bound = bound_of(deployment, demands, slo, longest)
     if bound.wall is not None:
-        return Choice(name, dollars, num_gpus, wall=bound.wall)
+        return Choice(name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio)
     least, most = bound.least_replicas, limits.max_gpus // num_gpus
     guess = guess_replicas(deployment, demands, slo, least, most)
     return Choice(name, dollars, num_gpus, least, bound.reason, guess)

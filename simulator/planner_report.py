@@ -130,9 +130,9 @@ def candidate_rows(plan: FleetPlan) -> tuple[list[str], list[list[str]]]:
         named.append(("cheaper", plan.nearest_cheaper))
     elif plan.best is None and plan.nearest_miss is not None:
         named.append(("nearest miss", plan.nearest_miss))
-    limits = [(*plan.evaluator.slo.limits,), plan.evaluator.slo.attainment]
-    headings = ["", "Fleet", "GPUs", "$/hour", *(limit.name for limit in limits[0]), *(["Attained"] if limits[1] else [])]
-    return [*headings, "Verdict"], [_row(plan, what, each) for what, each in named]
+    slo = plan.evaluator.slo
+    measures = [limit.name for limit in slo.limits] + ["Attained"] * (slo.attainment is not None)
+    return ["", "Fleet", "GPUs", "$/hour", *measures, "Verdict"], [_row(plan, what, each) for what, each in named]
 
 
 def _row(plan: FleetPlan, what: str, candidate: Candidate) -> list[str]:
@@ -162,7 +162,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
         drawn.append(
             (
                 "All fleets",
-                "What is below the dashed line keeps every limit on average; a fleet holds where its whole interval does.",
+                "Below the dashed line every limit is kept on average; a fleet holds where its whole interval does.",
                 Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), fleets_inches(plan)))),
             )
         )
@@ -184,7 +184,10 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
         trades=[(fleet_in_words(plan, each), trade_in_words(plan, each)) for each in plan.next_best],
         reliefs=[[each.what, each.change, _times(each.before), _times(each.after)] for each in plan.reliefs],
         rates=[_rate_row(plan, name) for name in plan.sustained],
-        choices=[[choice.name, dollars(choice.dollars_per_hour), fate_in_words(plan, choice)] for choice in plan.search.choices],
+        choices=[
+            [choice.name, dollars(choice.dollars_per_hour), fate_in_words(plan, choice)]
+            for choice in plan.search.choices
+        ],
         simulated=[_simulated_row(plan, each) for each in sorted(plan.search.verdicts, key=plan.search.rank)],
         prices=_price_rows(plan),
         cannot_know=cannot_know(plan),

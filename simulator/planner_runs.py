@@ -1,4 +1,4 @@
-"""Evaluate fleets by simulation: every seed a run, side by side, and what ran once is kept by the hash of its question."""
+"""Evaluate fleets by simulation: a run for every seed, side by side; what ran once is kept by its question's hash."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -172,7 +172,11 @@ class FleetEvaluator:
         """Run the first seeds; unless they agree that a limit is broken, all others."""
         seeds = self.traffic.seeds
         first = self.judge(candidate, seeds[:FIRST_SEEDS])
-        if first.refusal is not None or len(seeds) <= FIRST_SEEDS or _all_break(first, self.slo, self.traffic.is_steady):
+        if (
+            first.refusal is not None
+            or len(seeds) <= FIRST_SEEDS
+            or _all_break(first, self.slo, self.traffic.is_steady)
+        ):
             return first
         return self.judge(candidate, seeds)
 

@@ -37,7 +37,7 @@ _FORM = 1
 
 @dataclass(frozen=True, slots=True)
 class Faster:
-    """A GPU that does not exist: what if it had so many times the arithmetic, or the memory bandwidth?"""
+    """A GPU that does not exist: with so many times the arithmetic, or the memory bandwidth."""
 
     flops: float = 1.0
     bandwidth: float = 1.0

@@ -1,4 +1,4 @@
-"""A plan in words: what to rent, why it is enough and less is not, what binds, what would change it, what is not known."""
+"""A plan in words: what to rent, why it is enough and less is not, what binds, what would change it, what is open."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,11 @@ __all__ = [
 
 _MONTH_HOURS = 730
 _MOST_WALLS = 3
+_STEP_TIMES = (
+    "Step times are a roofline with efficiencies from published measurements, about a tenth from them on average: a"
+    " limit that is kept by less may be broken on a real server."
+)
+_MONOTONE = "A replica more is taken never to make a fleet worse, and GPUs to be had at the price, in nodes of eight."
 
 
 def sentences(plan: FleetPlan) -> list[str]:
@@ -47,8 +52,7 @@ def dollars(amount: float) -> str:
 
 def fleet_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     """`3 replicas of gemma-3-27b on 2 × h100-80gb`."""
-    number = plan.search.bought(candidate)
-    return f"{number:,} replica{'s' * (number != 1)} of {candidate.choice.name}"
+    return f"{_replicas(plan.search.bought(candidate))} of {candidate.choice.name}"
 
 
 def finding_in_words(finding: Finding) -> str:
@@ -82,18 +86,20 @@ def fate_in_words(plan: FleetPlan, choice: Choice) -> str:
     if fate in {"best", "holds"}:
         least = search.least_holding(choice) or choice.least_replicas
         return f"holds with {_replicas(least)}"
-    least = _replicas(choice.least_replicas)
+    at_least = _replicas(choice.least_replicas)
     if fate == "bounded":
         cost = dollars(search.dollars_per_hour(Candidate(choice, choice.least_replicas)))
         if choice.least_replicas > search.most_replicas(choice):
-            return f"needs {least} at least ({choice.least_reason}), more than --max-gpus allows"
+            return f"needs {at_least} at least ({choice.least_reason}), more than --max-gpus allows"
         why = f" ({choice.least_reason})" if choice.least_reason else ""
-        return f"needs {least} at least{why}: {cost}, no less than the answer"
+        return f"needs {at_least} at least{why}: {cost}, no less than the answer"
     if fate == "open":
         return "not looked at"
-    failed = max(each.num_replicas for each, found in search.verdicts.items() if each.choice == choice and not found.holds)
+    failed = search.least_open(choice) - 1
     what = verdict_in_words(plan.verdict(Candidate(choice, failed)))
-    return f"{_replicas(failed)}: {what}" + (", and more cost more than the answer" if fate == "beaten" and plan.best else "")
+    return f"{_replicas(failed)}: {what}" + (
+        ", and more cost more than the answer" if fate == "beaten" and plan.best else ""
+    )
 
 
 def _replicas(number: int) -> str:
@@ -109,9 +115,8 @@ def _answer(plan: FleetPlan, best: Candidate) -> str:
     spare = search.limits.spare
     beside = ""
     if spare:
-        beside = (
-            f" {best.num_replicas:,} of them serve the traffic alone, so {'one may fail' if spare == 1 else f'{spare:,} may fail'}."
-        )
+        may = "one may" if spare == 1 else f"{spare:,} may"
+        beside = f" {best.num_replicas:,} of them serve the traffic alone, so {may} fail."
     return (
         f"Rent {fleet_in_words(plan, best)}, {num_gpus:,} GPU{'s' * (num_gpus != 1)} in all: {dollars(cost)} an hour,"
         f" {dollars(cost * _MONTH_HOURS)} a month.{beside}"
@@ -274,8 +279,8 @@ def _not_tried(plan: FleetPlan) -> Iterator[str]:
     number = len(plan.search.choices)
     if assumed and plan.best is not None:
         yield (
-            f"Of {number:,} kinds of replica {len(assumed):,} can never do, by arithmetic; {len(plan.search.verdicts):,}"
-            f" fleets were simulated."
+            f"Of {number:,} kinds of replica {len(assumed):,} can never do, by arithmetic;"
+            f" {len(plan.search.verdicts):,} fleets were simulated."
         )
 
 
@@ -288,14 +293,16 @@ def _none_holds(plan: FleetPlan) -> Iterator[str]:
     miss = plan.nearest_miss
     if miss is not None:
         cost = dollars(plan.search.dollars_per_hour(miss))
-        yield (
-            f"The nearest miss is {fleet_in_words(plan, miss)} for {cost} an hour: {_how_it_fails(plan, miss)}."
-        )
+        yield (f"The nearest miss is {fleet_in_words(plan, miss)} for {cost} an hour: {_how_it_fails(plan, miss)}.")
         return
-    lowest = [choice for choice in plan.search.choices if choice.wall is not None and " on an empty server" in choice.wall]
+    lowest = [choice for choice in plan.search.choices if _is_latency_wall(choice)]
     if lowest:
-        choice = min(lowest, key=_wall_seconds)
+        choice = min(lowest, key=lambda each: (each.wall_ratio, each.name))
         yield f"The nearest miss is {choice.name}: {choice.wall}."
+
+
+def _is_latency_wall(choice: Choice) -> bool:
+    return choice.wall is not None and " on an empty server" in choice.wall
 
 
 def _wall_kind(choice: Choice) -> str:
@@ -306,10 +313,6 @@ def _wall_kind(choice: Choice) -> str:
     if "longest request" in wall:
         return "the longest request does not fit"
     return "the weights do not fit or cannot be split"
-
-
-def _wall_seconds(choice: Choice) -> tuple[str, str]:
-    return (choice.wall or "").partition(" is ")[0], choice.name
 
 
 # What it cannot know.
@@ -330,14 +333,7 @@ def cannot_know(plan: FleetPlan) -> list[str]:
         )
     else:
         assumed = "The fleet is planned for this trace: for traffic like it, at its rate, and for no growth."
-    return [
-        "Step times are a roofline with efficiencies from published measurements, within about a tenth of them on"
-        " average: a limit that is kept by less may be broken on a real server.",
-        assumed,
-        _prices_in_words(plan),
-        "It assumes that a replica more never makes a fleet worse, and that GPUs can be had at the price, in nodes of"
-        " eight.",
-    ]
+    return [_STEP_TIMES, assumed, _prices_in_words(plan), _MONOTONE]
 
 
 def _prices_in_words(plan: FleetPlan) -> str:

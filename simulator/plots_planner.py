@@ -29,7 +29,7 @@ def fleets_inches(plan: FleetPlan) -> float:
 
 
 def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
-    """Above: simulated fleets, dollars an hour against the tightest measure over its limit. Below: what arithmetic spared."""
+    """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared."""
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     _draw_simulated(plan, upper)
     _draw_spared(plan, lower)
@@ -52,8 +52,9 @@ def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
     )
     for kind, label, marker, colour in styles:
         if kinds[kind]:
-            places = [(plan.search.dollars_per_hour(each), _ratio(plan, each)) for each in kinds[kind]]
-            axes.scatter(*zip(*places, strict=True), marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
+            prices = [plan.search.dollars_per_hour(each) for each in kinds[kind]]
+            ratios = [_ratio(plan, each) for each in kinds[kind]]
+            axes.scatter(prices, ratios, marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="the limit")
     axes.set_yscale("log")
     axes.set_xscale("log")
@@ -116,7 +117,7 @@ def rates_inches(plan: FleetPlan) -> float:
 
 
 def draw_rates(plan: FleetPlan, figure: FigureBase) -> None:
-    """Each limit's measure against the rate of one replica alone, for the best kinds; a vertical line is what it sustains."""
+    """Each limit's measure against the rate of one replica alone, for the best kinds; dotted: what it sustains."""
     assert plan.best is not None
     limits = [finding.name for finding in plan.verdict(plan.best).findings][:3]
     panels = figure.subplots(1, len(limits), squeeze=False)[0]
@@ -140,7 +141,9 @@ def _draw_limit(plan: FleetPlan, axes: Axes, limit: str) -> None:
             if finding.name == limit
         ]
         if places:
-            axes.plot(*zip(*places, strict=True), marker=marker, markersize=3.5, color=colour, linewidth=1.0, label=name)
+            axes.plot(
+                *zip(*places, strict=True), marker=marker, markersize=3.5, color=colour, linewidth=1.0, label=name
+            )
         axes.axvline(sustained.per_s.mean, color=colour, linewidth=0.8, linestyle=":")
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--")
     axes.set_yscale("log")

@@ -76,7 +76,7 @@ class Slo:
 
     @property
     def tail(self) -> float:
-        """The smallest share that may miss a limit: how far into the tail must be looked; 1 where none may be missed."""
+        """The smallest share that may miss a limit: how far into the tail to look; 1 where no share is named."""
         shares = [1 - limit.share for limit in self.limits if limit.share is not None and limit.share < 1]
         if self.attainment is not None and self.attainment < 1:
             shares.append(1 - self.attainment)
