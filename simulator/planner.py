@@ -124,7 +124,7 @@ class Search:
 
     def run(self) -> Candidate | None:
         """The cheapest fleet that holds; None where none does."""
-        for choice in sorted(self._possible, key=lambda choice: self.rank(Candidate(choice, choice.guess))):
+        for choice in sorted(self._possible, key=lambda choice: self.rank(Candidate(choice, _first(choice)))):
             most = self.most_cheaper(choice, self.best)
             if choice.least_replicas <= most:
                 self._try(choice, most)
@@ -142,7 +142,7 @@ class Search:
 
     def _try(self, choice: Choice, most: int) -> None:
         """Find the least replicas up to `most` that hold, if any do; they are the best then."""
-        fails, number = choice.least_replicas - 1, min(max(choice.guess, choice.least_replicas), most)
+        fails, number = choice.least_replicas - 1, min(_first(choice), most)
         while not self.holds(Candidate(choice, number)):
             if number == most:
                 return
@@ -192,30 +192,41 @@ class Search:
         return "beaten" if self.least_open(choice) <= self.most_replicas(choice) else "fails"
 
     def next_best(self, num_wanted: int, most_evaluations: int) -> list[Candidate]:
-        """The cheapest fleets of other choices than the best one, in order of price; fewer if evaluations run out.
+        """Cheap fleets of other choices than the best one, in order of price; fewer if evaluations run out.
 
-        The cheapest fleet that may still hold is asked for, over all choices, until one does: nothing cheaper is left.
+        They are looked for from the guesses on, the cheapest first: a fleet is the least of its choice that holds, but
+        another choice may have one that is cheaper than it looks.
         """
+        budget = len(self.verdicts) + most_evaluations
         found: list[Candidate] = []
         others = [choice for choice in self._possible if self.best is None or choice != self.best.choice]
-        queue = [(self.rank(each), nth, each) for nth, choice in enumerate(others) for each in self._next(choice)]
+        queue = [(self.rank(each), nth, each) for nth, choice in enumerate(others) for each in self._begin(choice)]
         heapq.heapify(queue)
         while queue and len(found) < num_wanted:
             _, nth, candidate = heapq.heappop(queue)
-            if candidate not in self.verdicts:
-                if most_evaluations == 0:
-                    break
-                most_evaluations -= 1
+            if candidate not in self.verdicts and len(self.verdicts) >= budget:
+                break
             if self.holds(candidate):
-                found.append(candidate)
+                found.append(self._lowered(candidate, budget))
             else:
-                for following in self._next(candidate.choice):
+                for following in self._begin(candidate.choice):
                     heapq.heappush(queue, (self.rank(following), nth, following))
-        return found
+        return sorted(found, key=self.rank)
 
-    def _next(self, choice: Choice) -> list[Candidate]:
-        number = self.least_open(choice)
+    def _begin(self, choice: Choice) -> list[Candidate]:
+        """Where to look for the least fleet of a choice that holds; none: all that are allowed fail."""
+        number = self.least_holding(choice) or max(_first(choice), self.least_open(choice))
+        number = min(number, max(self.most_replicas(choice), self.least_open(choice)))
         return [Candidate(choice, number)] if number <= self.most_replicas(choice) else []
+
+    def _lowered(self, candidate: Candidate, budget: int) -> Candidate:
+        """The same choice with as few replicas as still hold."""
+        while candidate.num_replicas > self.least_open(candidate.choice):
+            less = Candidate(candidate.choice, candidate.num_replicas - 1)
+            if (less not in self.verdicts and len(self.verdicts) >= budget) or not self.holds(less):
+                break
+            candidate = less
+        return candidate
 
     def nearest_cheaper(self) -> Candidate | None:
         """The dearest fleet below the best one's price, and of these the one that a run has shown to fail, if any."""
@@ -224,6 +235,11 @@ class Search:
         best = self.rank(self.best)
         failed = [each for each, verdict in self.verdicts.items() if not verdict.holds and self.rank(each) < best]
         return max(failed, key=self.rank, default=None)
+
+
+def _first(choice: Choice) -> int:
+    """Replicas with which to begin."""
+    return max(choice.guess, choice.least_replicas)
 
 
 Judge = Callable[[Mapping[int, float]], Mapping[int, bool]]

@@ -21,7 +21,7 @@ from simulator.planner_study import FleetPlan, make_plan
 from simulator.planner_traffic import SETTINGS as TRAFFIC_SETTINGS
 from simulator.planner_traffic import PlanTraffic, plan_traffic
 from simulator.planner_trial import Trial, result_of
-from simulator.planner_words import cannot_know, sentences, trade_in_words
+from simulator.planner_words import cannot_know, fleet_in_short, sentences, trade_in_words
 from simulator.progress import PlanProgress
 from simulator.run_folder import check_folder, write_run
 from simulator.scenario import Scenario, ScenarioError
@@ -171,7 +171,7 @@ def _print_text(plan: FleetPlan, files: Sequence[Path]) -> None:
         console.print()
     for candidate in plan.next_best:
         trade = trade_in_words(plan, candidate)
-        console.print(f"{plan.search.bought(candidate):,} × {candidate.choice.name}: {trade}.", highlight=False)
+        console.print(f"{fleet_in_short(plan, candidate)}: {trade}.", highlight=False)
     console.print("\nWhat this plan cannot know:", highlight=False)
     for sentence in cannot_know(plan):
         console.print(f"- {sentence}", highlight=False)

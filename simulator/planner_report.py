@@ -15,6 +15,7 @@ from simulator.planner_words import (
     cannot_know,
     dollars,
     fate_in_words,
+    fleet_in_short,
     fleet_in_words,
     sentences,
     trade_in_words,
@@ -140,7 +141,7 @@ def _row(plan: FleetPlan, what: str, candidate: Candidate) -> list[str]:
     measures = [_measure(finding) for finding in verdict.findings]
     number = len(plan.evaluator.slo.limits) + (plan.evaluator.slo.attainment is not None)
     measures += ["–"] * (number - len(measures))
-    fleet = f"{plan.search.bought(candidate):,} × {candidate.choice.name}"
+    fleet = fleet_in_short(plan, candidate)
     cost = dollars(plan.search.dollars_per_hour(candidate))
     return [what, fleet, f"{plan.search.num_gpus(candidate):,}", cost, *measures, verdict_in_words(verdict)]
 
@@ -201,9 +202,10 @@ def _times(ratio: float) -> str:
 
 
 def _rate_row(plan: FleetPlan, name: str) -> list[str]:
-    rate = plan.sustained[name].per_s
+    sustained = plan.sustained[name]
+    rate, lows = sustained.per_s, [low for low, _ in sustained.brackets.values()]
     cost = plan.servers[name].price.dollars_per_hour * plan.servers[name].tensor_parallel
-    spread = f"{format_number(max(0.0, rate.low))} to {format_number(rate.high)}"
+    spread = f"{format_number(min(lows))} to {format_number(max(lows))}"
     per_dollar = format_number(rate.mean * 3600 / cost) if cost else "–"
     return [name, format_number(rate.mean), spread, per_dollar]
 

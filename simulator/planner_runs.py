@@ -121,10 +121,15 @@ class Finding:
         return self.worst_ratio <= 1
 
     @property
+    def is_always_broken(self) -> bool:
+        """In each of the runs."""
+        return all(self._ratio(value) > 1 for value in self.values)
+
+    @property
     def is_close(self) -> bool:
         """Too close to call: the limit lies in the interval, and not every run breaks it."""
         best = self._ratio(self.interval.high if self.is_share else self.interval.low)
-        return best <= 1 < self.worst_ratio and any(self._ratio(value) <= 1 for value in self.values)
+        return best <= 1 < self.worst_ratio and not self.is_always_broken
 
 
 @dataclass(frozen=True)
@@ -148,13 +153,18 @@ class FleetVerdict:
     @property
     def tightest(self) -> Finding | None:
         """The limit that is nearest to breaking, or broken furthest."""
-        return max(self.findings, key=lambda finding: finding.worst_ratio, default=None)
+        return max(self.findings, key=lambda finding: finding.ratio, default=None)
+
+    @property
+    def broken(self) -> list[Finding]:
+        """Limits that every run breaks; where there is none, those that are not kept with the whole interval."""
+        always = [finding for finding in self.findings if finding.is_always_broken]
+        return always or [finding for finding in self.findings if not finding.is_kept]
 
     @property
     def is_close(self) -> bool:
         """It fails, but only because the interval reaches beyond a limit."""
-        broken = [finding for finding in self.findings if not finding.is_kept]
-        return self.refusal is None and not self.is_growing and bool(broken) and all(each.is_close for each in broken)
+        return self.refusal is None and not self.is_growing and any(finding.is_close for finding in self.broken)
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,20 @@ from typing import Any
 
 from simulator.confidence import Interval, mean_interval
 from simulator.deployment import deploy
-from simulator.planner import Candidate, Choice, Search, highest_rates
+from simulator.planner import Candidate, Search, highest_rates
 from simulator.planner_options import Server
 from simulator.planner_runs import FleetEvaluator, FleetVerdict
 from simulator.planner_trial import Faster
-from simulator.scenario import Scenario, ScenarioError
+from simulator.scenario import Scenario
 
-__all__ = ["FleetPlan", "Relief", "Sustained", "make_plan"]
+__all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan"]
 
 NUM_NEXT = 3
 MOST_EVALUATIONS = 8
 """For the next best, beyond those that were needed for the answer."""
-_RATE_SEEDS = 3
+_RATES_OF_BEST, _RATES_OF_NEXT = (4, 0.05), (2, 0.1)
+"""(seeds, how far a rate that holds may be from one that does not) for the answer, and for those next to it."""
 _RELIEF_SEEDS = 2
-_TOLERANCE = 0.05
 _BEYOND = 1.1
 """What binds shows beyond the highest rate that a replica sustains."""
 _HELPS = 0.97
@@ -122,7 +122,8 @@ def make_plan(search: Search, servers: Mapping[str, Server], evaluator: FleetEva
         return FleetPlan(search, servers, evaluator, None)
     _show_a_cheaper_one(search)
     next_best = tuple(search.next_best(NUM_NEXT, MOST_EVALUATIONS))
-    sustained = {each.choice.name: _sustained(evaluator, each) for each in (best, *next_best)}
+    sustained = {best.choice.name: _sustained(evaluator, best, *_RATES_OF_BEST)}
+    sustained |= {each.choice.name: _sustained(evaluator, each, *_RATES_OF_NEXT) for each in next_best}
     rate_per_s = _BEYOND * sustained[best.choice.name].fails_per_s
     reliefs = _reliefs(evaluator, servers[best.choice.name], rate_per_s)
     return FleetPlan(search, servers, evaluator, best, next_best, sustained, reliefs, rate_per_s)
@@ -141,9 +142,9 @@ def _show_a_cheaper_one(search: Search) -> None:
         search.holds(max(cheaper, key=search.rank))
 
 
-def _sustained(evaluator: FleetEvaluator, candidate: Candidate) -> Sustained:
+def _sustained(evaluator: FleetEvaluator, candidate: Candidate, num_seeds: int, tolerance: float) -> Sustained:
     """By bisection from the rate that each replica of the fleet gets."""
-    seeds = evaluator.traffic.seeds[:_RATE_SEEDS]
+    seeds = evaluator.traffic.seeds[:num_seeds]
     total_per_s = evaluator.traffic.rate_per_s()
     points: list[tuple[float, FleetVerdict]] = []
 
@@ -152,7 +153,7 @@ def _sustained(evaluator: FleetEvaluator, candidate: Candidate) -> Sustained:
         points.extend((parts[seed] * total_per_s, verdict) for seed, verdict in verdicts.items())
         return {seed: verdict.holds for seed, verdict in verdicts.items()}
 
-    brackets = highest_rates(judge, seeds, 1 / candidate.num_replicas, _TOLERANCE)
+    brackets = highest_rates(judge, seeds, 1 / candidate.num_replicas, tolerance)
     scaled = {seed: (low * total_per_s, high * total_per_s) for seed, (low, high) in brackets.items()}
     return Sustained(scaled, tuple(sorted(points, key=lambda point: point[0])))
 
@@ -211,11 +212,3 @@ def binding(plan: FleetPlan) -> str | None:
     if first.what == "KV memory" and first.hit_rate_gain >= 0.02:
         return "prefix-cache capacity"
     return first.what
-
-
-def choice_named(plan: FleetPlan, name: str) -> Choice:
-    """One of those that were considered."""
-    for choice in plan.search.choices:
-        if choice.name == name:
-            return choice
-    raise ScenarioError(f"the plan has no choice {name!r}")

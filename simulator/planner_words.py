@@ -14,6 +14,7 @@ __all__ = [
     "dollars",
     "fate_in_words",
     "finding_in_words",
+    "fleet_in_short",
     "fleet_in_words",
     "sentences",
     "trade_in_words",
@@ -50,16 +51,28 @@ def dollars(amount: float) -> str:
     return f"${amount:,.2f}" if amount < 1000 else f"${amount:,.0f}"
 
 
+def fleet_in_short(plan: FleetPlan, candidate: Candidate) -> str:
+    """`3 × b200`, `2 × (4 × h200)`; with the model where there are several."""
+    server = plan.servers[candidate.choice.name]
+    replica = f"({server.tensor_parallel} × {server.gpu})" if server.tensor_parallel > 1 else server.gpu
+    several = len({each.model for each in plan.servers.values()}) > 1
+    model = f"{server.model}: " if several else ""
+    return f"{model}{plan.search.bought(candidate):,} × {replica}"
+
+
 def fleet_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     """`3 replicas of gemma-3-27b on 2 × h100-80gb`."""
     return f"{_replicas(plan.search.bought(candidate))} of {candidate.choice.name}"
 
 
 def finding_in_words(finding: Finding) -> str:
-    """`TTFT p99 1.05 s (95% interval 0.98 s to 1.12 s, limit 2 s)`."""
+    """`TTFT p99 1.05 s (95% interval 0.98 s to 1.12 s, limit 2 s)`; of what every run breaks, the least broken run."""
     interval = finding.interval
     form = format_share if finding.is_share else format_seconds
     spread = f"95% interval {form(max(0.0, interval.low))} to {form(interval.high)}, " if interval.half else ""
+    if finding.is_always_broken and interval.half:
+        nearest = f"{form(max(finding.values))} at most" if finding.is_share else f"{form(min(finding.values))} or more"
+        spread = f"{nearest} in each run, "
     return f"{finding.name} {form(interval.mean)} ({spread}limit {form(finding.limit)})"
 
 
@@ -71,9 +84,10 @@ def verdict_in_words(verdict: FleetVerdict) -> str:
         return "cannot serve"
     if verdict.is_close:
         return "too close to call"
-    broken = [finding.name for finding in verdict.findings if not finding.is_kept]
+    broken = [finding.name for finding in verdict.broken]
     if verdict.is_growing:
-        return ", ".join(["queue grows", *(f"breaks {name}" for name in broken[:1])])
+        always = [finding.name for finding in verdict.broken if finding.is_always_broken]
+        return ", ".join(["queue grows", *(f"breaks {name}" for name in always[:1])])
     return f"breaks {' and '.join(broken)}"
 
 
@@ -162,7 +176,7 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
     verdict = plan.verdict(candidate)
     if verdict.refusal is not None:
         return verdict.refusal
-    broken = [finding for finding in verdict.findings if not finding.is_kept]
+    broken = [each for each in verdict.broken if each.is_always_broken or not verdict.is_growing]
     words = " and ".join(map(finding_in_words, broken))
     if verdict.is_growing:
         growth = f"its queue grows by {format_share(max(0.0, verdict.growth.mean))} of the arrivals"
@@ -171,7 +185,7 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
         return f"{growth}, {words}" if words else growth
     if verdict.is_close:
         return f"{words}, which is too close to call"
-    return f"{words}, {_over_runs(plan, verdict)}" if verdict.num_runs > 1 else words
+    return words
 
 
 # What binds.
@@ -193,7 +207,7 @@ def _what_binds(plan: FleetPlan, best: Candidate) -> Iterator[str]:
         sentence += f"; {_listed(others)}"
     idle = dict.fromkeys(relief.what for relief in plan.reliefs if not relief.helps)
     idle_only = [what for what in idle if what not in {relief.what for relief in helping}]
-    yield sentence + (f". More of {_listed(idle_only)} changes nothing." if idle_only else ".")
+    yield sentence + (f". Loosening {_listed(idle_only)} changes nothing." if idle_only else ".")
 
 
 def _relief_in_words(relief: Relief) -> str:
@@ -213,13 +227,14 @@ def _how_far(plan: FleetPlan, best: Candidate) -> Iterator[str]:
     sustained = plan.sustained.get(best.choice.name)
     if sustained is None:
         return
-    rate, share = sustained.per_s, plan.evaluator.traffic.rate_per_s() / best.num_replicas
+    rate, part = sustained.per_s, plan.evaluator.traffic.rate_per_s() / best.num_replicas
+    if rate.mean <= 0:
+        yield "Alone, one replica sustains no rate that was tried."
+        return
     spread = f" (95% interval {format_number(max(0.0, rate.low))} to {format_number(rate.high)})" if rate.half else ""
     yield (
-        f"Alone, one replica sustains {format_number(rate.mean)} requests/s{spread}; of this fleet's each gets"
-        f" {format_number(share)}, which is {share / rate.mean:.0%}."
-        if rate.mean > 0
-        else "Alone, one replica sustains no rate that was tried."
+        f"Alone, under the same traffic thinned, one replica sustains {format_number(rate.mean)} requests/s{spread}; of"
+        f" this fleet's each gets {format_number(part)}, which is {part / rate.mean:.0%}."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from simulator.planner_words import fleet_in_short
 from simulator.plots import INK, LINE_COLOURS
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_fleets", "draw_rates", "fleets_inches", "rates_inches"]
 
-_HOLDS, _FAILS, _CLOSE, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#999999"  # Okabe and Ito's
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_HOLDS, _FAILS, _CLOSE, _GROWS, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#999999"
 _HIGHEST_RATIO = 30.0
 """What is beyond is drawn at the edge."""
 _LOWEST_RATIO = 0.05
@@ -35,20 +37,22 @@ def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
     _draw_spared(plan, lower)
     lower.set_xlabel("Price of the fleet (dollars an hour)")
     handles, labels = upper.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4, borderaxespad=0.0)
+    figure.legend(handles, labels, loc="outside upper left", ncols=5, borderaxespad=0.0)
 
 
 def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    kinds: dict[str, list[Candidate]] = {"holds": [], "fails": [], "close": []}
+    kinds: dict[str, list[Candidate]] = {"holds": [], "close": [], "fails": [], "grows": []}
     for candidate in plan.search.verdicts:
         verdict = plan.verdict(candidate)
-        kinds["holds" if verdict.holds else "close" if verdict.is_close else "fails"].append(candidate)
+        kind = "grows" if verdict.is_growing else "close" if verdict.is_close else "fails"
+        kinds["holds" if verdict.holds else kind].append(candidate)
     styles = (
         ("holds", "holds", "o", _HOLDS),
         ("close", "too close to call: taken as failing", "^", _CLOSE),
         ("fails", "fails", "X", _FAILS),
+        ("grows", "fails, and its queue grows", "P", _GROWS),
     )
     for kind, label, marker, colour in styles:
         if kinds[kind]:
@@ -78,11 +82,7 @@ def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
     named = [] if plan.best is None else [plan.best, *plan.next_best]
     for nth, candidate in enumerate(named):
         at = plan.search.dollars_per_hour(candidate), _ratio(plan, candidate)
-        server = plan.servers[candidate.choice.name]
-        ranks = f"{server.tensor_parallel} × " if server.tensor_parallel > 1 else ""
-        several = f"{server.model}: " if len({each.model for each in plan.servers.values()}) > 1 else ""
-        number = plan.search.bought(candidate)
-        text = f"{several}{number:,} × ({ranks}{server.gpu})" if ranks else f"{several}{number:,} × {server.gpu}"
+        text = fleet_in_short(plan, candidate)
         if nth == 0:
             axes.scatter(*at, marker="o", s=130, facecolors="none", edgecolors=_HOLDS, linewidths=1.4, zorder=4)
         axes.annotate(
@@ -104,7 +104,7 @@ def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
             rows["too few replicas"].append(choice.dollars_per_hour * (choice.least_replicas + search.limits.spare))
     for place, prices in enumerate(rows.values()):
         axes.scatter(prices, [place] * len(prices), marker="|", color=_PRUNED, s=90, linewidths=1.6)
-    axes.set_yticks(range(len(rows)), ["least fleet\ntoo dear", "no number\nwill do"])
+    axes.set_yticks(range(len(rows)), ["least fleet too dear", "no number will do"])
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.grid(axis="y", visible=False)
     axes.set_title("Excluded by arithmetic, without a run", fontsize="small")

@@ -13,10 +13,8 @@ SEEDS = 6
 def single_server(load: float, num_requests: int, random: np.random.Generator, warm_up: float = 0.2) -> float:
     """The growth of an M/D/1 queue: services of a second, Poisson arrivals, the start left out."""
     arrivals_s = np.cumsum(random.exponential(1 / load, num_requests))
-    ends_s = np.empty(num_requests)
-    end_s = 0.0
-    for nth, arrival_s in enumerate(arrivals_s):
-        ends_s[nth] = end_s = max(end_s, arrival_s) + 1
+    nth = np.arange(num_requests)
+    ends_s = np.maximum.accumulate(arrivals_s - nth) + nth + 1  # Lindley's recursion, solved
     kept = slice(int(num_requests * warm_up), None)
     return growth_share(arrivals_s[kept], ends_s[kept])
 

@@ -1,7 +1,7 @@
 """The search for the cheapest fleet, in worlds that are known: the answer of asking of every fleet, by asking few."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_a_choice_that_cannot_beat_the_answer_is_asked_once():
 
 
 def test_a_choice_whose_least_fleet_is_too_dear_is_not_asked():
-    world = World({"good": 3, "dear": 1})
+    world = World({"good": 3, "dear": 2})
     search = Search([choice("good", 2.0, guess=3, least_replicas=3), choice("dear", 3.5, least_replicas=2)], world)
     assert (search.run().choice.name, world.asked, search.fate(search.choices[1])) == ("good", 1, "bounded")
 
@@ -147,8 +147,22 @@ def test_what_is_one_less_was_seen_to_fail_or_is_below_the_bound(world):
 
 
 @given(worlds())
-def test_the_next_best_are_the_cheapest_of_the_others(world):
+def test_the_next_best_are_the_least_fleets_of_their_choices(world):
     choices, enough, limits = world
+    search = Search(choices, World(enough), limits)
+    best = search.run()
+    assume(best is not None)
+    found = search.next_best(3, most_evaluations=10_000)
+    assert [each.num_replicas for each in found] == [enough[each.choice.name] for each in found]
+    assert found == sorted(found, key=search.rank)
+    possible = [each for each in choices if each.wall is None and enough[each.name] <= search.most_replicas(each)]
+    assert len(found) == min(3, len(possible) - 1)
+
+
+@given(worlds())
+def test_with_right_guesses_they_are_the_cheapest_of_all_others(world):
+    choices, enough, limits = world
+    choices = [replace(each, guess=enough[each.name]) for each in choices]
     search = Search(choices, World(enough), limits)
     best = search.run()
     assume(best is not None)
