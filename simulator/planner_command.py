@@ -12,7 +12,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from models_configs import find_model
 from simulator.executors import executors_at
+from simulator.fleet_options import FleetOptions, fleet_of
 from simulator.planner import Candidate, Limits, Search
 from simulator.planner_options import Server, choices_of, gpu_prices, servers_of, tensor_parallels
 from simulator.planner_report import candidate_rows, plan_to_json, write_plan
@@ -26,7 +28,6 @@ from simulator.progress import PlanProgress
 from simulator.run_folder import check_folder, write_run
 from simulator.scenario import Scenario, ScenarioError
 from simulator.slo import Slo, parse_slo
-from simulator.study_point import Point
 from simulator.study_store import PointStore
 
 __all__ = ["NONE_HOLDS", "PlanQuestion", "print_plan"]
@@ -114,9 +115,11 @@ def _prepare(question: PlanQuestion) -> _Prepared:
     ranks = tensor_parallels(question.ranks)
     prices = gpu_prices(question.gpus, question.prices)
     models = list(dict.fromkeys(question.models))
+    if question.router is not None:
+        fleet_of(Scenario(model=models[0]), FleetOptions(num_replicas=2, router=question.router))
     stated = {name: value for name, value in question.settings.items() if value != Scenario.model_fields[name].default}
     for model in models:
-        Point(Scenario(model=model, **stated)).key  # noqa: B018  a name that leads nowhere is told before all else
+        find_model(model)
     traffic = plan_traffic(Scenario(model=models[0], **stated), slo, question.num_seeds)
     own = {name: value for name, value in stated.items() if name not in TRAFFIC_SETTINGS}
     own.setdefault("max_model_len", "auto")

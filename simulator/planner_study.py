@@ -16,9 +16,9 @@ from simulator.scenario import Scenario
 __all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan"]
 
 NUM_NEXT = 3
-MOST_EVALUATIONS = 8
+MOST_EVALUATIONS = 6
 """For the next best, beyond those that were needed for the answer."""
-_RATES_OF_BEST, _RATES_OF_NEXT = (4, 0.05), (2, 0.1)
+_RATES_OF_BEST, _RATES_OF_NEXT = (4, 0.08), (2, 0.15)
 """(seeds, how far a rate that holds may be from one that does not) for the answer, and for those next to it."""
 _RELIEF_SEEDS = 2
 _BEYOND = 1.1
@@ -33,8 +33,8 @@ class Sustained:
 
     brackets: Mapping[int, tuple[float, float]]
     """(a rate that holds, one that does not) for each seed, in requests a second."""
-    points: tuple[tuple[float, FleetVerdict], ...]
-    """(requests a second, what came out) of all runs that were needed."""
+    points: tuple[tuple[int, float, FleetVerdict], ...]
+    """(seed, requests a second, what came out) of all runs that were needed, by the rate."""
 
     @property
     def per_s(self) -> Interval:
@@ -146,16 +146,16 @@ def _sustained(evaluator: FleetEvaluator, candidate: Candidate, num_seeds: int, 
     """By bisection from the rate that each replica of the fleet gets."""
     seeds = evaluator.traffic.seeds[:num_seeds]
     total_per_s = evaluator.traffic.rate_per_s()
-    points: list[tuple[float, FleetVerdict]] = []
+    points: list[tuple[int, float, FleetVerdict]] = []
 
     def judge(parts: Mapping[int, float]) -> dict[int, bool]:
         verdicts = evaluator.alone(candidate.choice.name, parts)
-        points.extend((parts[seed] * total_per_s, verdict) for seed, verdict in verdicts.items())
+        points.extend((seed, parts[seed] * total_per_s, verdict) for seed, verdict in verdicts.items())
         return {seed: verdict.holds for seed, verdict in verdicts.items()}
 
     brackets = highest_rates(judge, seeds, 1 / candidate.num_replicas, tolerance)
     scaled = {seed: (low * total_per_s, high * total_per_s) for seed, (low, high) in brackets.items()}
-    return Sustained(scaled, tuple(sorted(points, key=lambda point: point[0])))
+    return Sustained(scaled, tuple(sorted(points, key=lambda point: point[:2][::-1])))
 
 
 # What binds.

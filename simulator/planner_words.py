@@ -130,7 +130,8 @@ def _answer(plan: FleetPlan, best: Candidate) -> str:
     beside = ""
     if spare:
         may = "one may" if spare == 1 else f"{spare:,} may"
-        beside = f" {best.num_replicas:,} of them serve the traffic alone, so {may} fail."
+        serve = f"{best.num_replicas:,} of them serve{'s' * (best.num_replicas == 1)} the traffic alone"
+        beside = f" {serve}, so {may} fail."
     return (
         f"Rent {fleet_in_words(plan, best)}, {num_gpus:,} GPU{'s' * (num_gpus != 1)} in all: {dollars(cost)} an hour,"
         f" {dollars(cost * _MONTH_HOURS)} a month.{beside}"
@@ -232,9 +233,12 @@ def _how_far(plan: FleetPlan, best: Candidate) -> Iterator[str]:
         yield "Alone, one replica sustains no rate that was tried."
         return
     spread = f" (95% interval {format_number(max(0.0, rate.low))} to {format_number(rate.high)})" if rate.half else ""
+    how = (
+        "with Poisson arrivals of its own" if plan.evaluator.traffic.is_steady else "under the same traffic slowed down"
+    )
     yield (
-        f"Alone, under the same traffic thinned, one replica sustains {format_number(rate.mean)} requests/s{spread}; of"
-        f" this fleet's each gets {format_number(part)}, which is {part / rate.mean:.0%}."
+        f"Alone, {how}, one replica sustains {format_number(rate.mean)} requests/s{spread}; each of this fleet's gets"
+        f" {format_number(part)} from its router."
     )
 
 
@@ -269,10 +273,9 @@ def trade_in_words(plan: FleetPlan, candidate: Candidate) -> str:
         before = ours.get(finding.name)
         if before:
             parts.append(f"{finding.name} {finding.interval.mean / before - 1:+.0%}".replace("-", "−"))
-    sustained = plan.sustained.get(candidate.choice.name)
-    if sustained is not None and sustained.per_s.mean > 0:
-        load = plan.evaluator.traffic.rate_per_s() / candidate.num_replicas / sustained.per_s.mean
-        parts.append(f"{load:.0%} of what its replicas sustain")
+    tightest = plan.verdict(candidate).tightest
+    if tightest is not None:
+        parts.append(f"the tightest limit used to {tightest.ratio:.0%}")
     return ", ".join(parts)
 
 

@@ -32,17 +32,16 @@ def fleets_inches(plan: FleetPlan) -> float:
 
 def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
     """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared."""
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    upper, lower = figure.subplots(2, 1, height_ratios=(4, 1))
     _draw_simulated(plan, upper)
     _draw_spared(plan, lower)
-    lower.set_xlabel("Price of the fleet (dollars an hour)")
+    upper.set_xlabel("Price of the fleet (dollars an hour)")
+    lower.set_xlabel("Price of the least fleet, or of one replica (dollars an hour)")
     handles, labels = upper.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=5, borderaxespad=0.0)
 
 
 def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     kinds: dict[str, list[Candidate]] = {"holds": [], "close": [], "fails": [], "grows": []}
     for candidate in plan.search.verdicts:
         verdict = plan.verdict(candidate)
@@ -60,13 +59,11 @@ def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
             ratios = [_ratio(plan, each) for each in kinds[kind]]
             axes.scatter(prices, ratios, marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="the limit")
-    axes.set_yscale("log")
-    axes.set_xscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_formatter(NullFormatter())
+    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts] or [1.0]
+    axes.set_xlim(0.85 * min(prices), 1.15 * max(prices))
+    axes.xaxis.set_major_formatter(_price)
     ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
-    axes.set_ylim(min(0.5, min(ratios) / 1.5), max(2.0, max(ratios) * 1.5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
+    _scale_ratios(axes, min(0.6, *ratios) / 1.5, max(1.5, *ratios) * 1.4)
     axes.set_ylabel("Tightest measure / its limit")
     _name_the_best(plan, axes)
 
@@ -86,15 +83,13 @@ def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
         if nth == 0:
             axes.scatter(*at, marker="o", s=130, facecolors="none", edgecolors=_HOLDS, linewidths=1.4, zorder=4)
         axes.annotate(
-            text, at, xytext=(9, -13 - 11 * (nth % 2)), textcoords="offset points", fontsize="small",
+            text, at, xytext=(9, -14 - 12 * (nth % 2)), textcoords="offset points", fontsize="small",
             fontweight="bold" if nth == 0 else "normal", arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK},
         )  # fmt: skip
 
 
 def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
     """Where arithmetic alone decided: at the price of the least fleet, of those without any at that of one replica."""
-    from matplotlib.ticker import FuncFormatter
-
     search = plan.search
     rows: dict[str, list[float]] = {"too few replicas": [], "any number": []}
     for choice in search.choices:
@@ -108,7 +103,23 @@ def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.grid(axis="y", visible=False)
     axes.set_title("Excluded by arithmetic, without a run", fontsize="small")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda price, _: f"${price:g}"))
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(_price)
+
+
+def _price(dollars: float, _position: float | None = None) -> str:
+    return f"${dollars:g}"
+
+
+def _scale_ratios(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic axis of measures over their limits."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
 
 
 def rates_inches(plan: FleetPlan) -> float:
@@ -130,23 +141,24 @@ def draw_rates(plan: FleetPlan, figure: FigureBase) -> None:
 
 
 def _draw_limit(plan: FleetPlan, axes: Axes, limit: str) -> None:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
+    """A line for each seed: what it measures at rising rates."""
+    seen = [1.0]
     for nth, (name, sustained) in enumerate(plan.sustained.items()):
         colour, marker = LINE_COLOURS[nth % len(LINE_COLOURS)], _MARKERS[nth % len(_MARKERS)]
-        places = [
-            (rate, min(max(finding.ratio, _LOWEST_RATIO), _HIGHEST_RATIO))
-            for rate, verdict in sustained.points
-            for finding in verdict.findings
-            if finding.name == limit
-        ]
-        if places:
-            axes.plot(
-                *zip(*places, strict=True), marker=marker, markersize=3.5, color=colour, linewidth=1.0, label=name
-            )
-        axes.axvline(sustained.per_s.mean, color=colour, linewidth=0.8, linestyle=":")
+        label: str | None = name
+        for seed in sustained.brackets:
+            places = [
+                (rate, min(max(finding.ratio, _LOWEST_RATIO), _HIGHEST_RATIO))
+                for of_seed, rate, verdict in sustained.points
+                for finding in verdict.findings
+                if of_seed == seed and finding.name == limit
+            ]
+            if places:
+                rates, ratios = zip(*places, strict=True)
+                axes.plot(rates, ratios, marker=marker, ms=3.5, color=colour, linewidth=0.8, alpha=0.8, label=label)
+                seen += ratios
+                label = None
+        axes.axvline(sustained.per_s.mean, color=colour, linewidth=0.9, linestyle=":")
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--")
-    axes.set_yscale("log")
     axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    _scale_ratios(axes, min(seen) / 1.3, max(seen) * 1.3)

@@ -1,4 +1,4 @@
-"""Intervals that hold the truth as often as they say, and a check that tells queues that grow from those that do not."""
+"""Intervals that hold the truth as often as they say, and a check that tells which queues grow."""
 
 import numpy as np
 import pytest

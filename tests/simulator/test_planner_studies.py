@@ -9,7 +9,6 @@ from simulator.executors import ThisProcess
 from simulator.planner import Candidate, Limits, Search
 from simulator.planner_options import choices_of, gpu_prices, servers_of
 from simulator.planner_runs import FleetEvaluator, TrialRunner
-from simulator.planner_study import make_plan
 from simulator.planner_traffic import plan_traffic
 from simulator.slo import parse_slo
 from simulator.study_store import PointStore
@@ -41,28 +40,28 @@ class Question:
 STUDIES = {
     "long prompts on large GPUs": Question(
         "llama-3.1-8b",
-        {"request_rate": 12, "input_len": 4000, "output_len": 60, "num_requests": 90},
+        {"request_rate": 12, "input_len": 4000, "output_len": 60, "num_requests": 60},
         ["ttft.p90=800ms", "tpot.p90=40ms"],
         ["h100-80gb", "a100-80gb", "l40s"],
         (1, 2),
-        Limits(max_gpus=8),
+        Limits(max_gpus=6),
     ),
-    "long answers on small GPUs": Question(
-        "gemma-3-1b",
-        {"request_rate": 30, "input_len": 200, "output_len": 150, "num_requests": 90},
-        ["ttft=300ms", "tpot=12ms"],
-        ["l4=0.5", "a10g", "rtx-4090", "a100-40gb"],
-        (1,),
-        Limits(max_gpus=10),
+    "answers of which each must come in time": Question(
+        "llama-3.1-8b",
+        {"request_rate": 30, "input_len": 500, "output_len": 60, "num_requests": 60},
+        ["ttft=600ms", "tpot=35ms"],
+        ["l40s", "a100-40gb=1.2", "a10g"],
+        (1, 2),
+        Limits(max_gpus=6),
         attainment=0.95,
     ),
     "chats, and one replica to spare": Question(
-        "qwen3-0.6b",
-        {"rate_scale": 14.0, "num_requests": 120},
-        ["e2e.p90=4s", "ttft.mean=400ms"],
-        ["l4=0.5", "a10g", "l40s"],
+        "llama-3.1-8b",
+        {"rate_scale": 6.0, "num_requests": 60},
+        ["e2e.p90=14s", "ttft.mean=400ms"],
+        ["l40s=0.7", "a100-40gb=1.2"],
         (1, 2),
-        Limits(max_gpus=10, spare=1),
+        Limits(max_gpus=16, spare=1),
     ),
 }
 
@@ -90,12 +89,12 @@ def test_the_answer_is_that_of_simulating_everything(name, tmp_path):
 
 
 def test_a_plan_that_was_begun_before_runs_nothing_twice(tmp_path):
-    question = STUDIES["long answers on small GPUs"]
+    question = STUDIES["answers of which each must come in time"]
     plans = []
     with ThisProcess().open() as executor:
         for _ in range(2):
             search, evaluator = question.search(executor, tmp_path)
-            make_plan(search, {}, evaluator) if False else search.run()
+            search.run()
             plans.append((search.best, evaluator.runner.num_simulated, evaluator.runner.num_kept))
     (best, simulated, kept), again = plans
     assert (kept, again) == (0, (best, 0, simulated))
