@@ -63,7 +63,7 @@ def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
     axes.set_xlim(0.85 * min(prices), 1.15 * max(prices))
     axes.xaxis.set_major_formatter(_price)
     ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
-    _scale_ratios(axes, min(0.6, *ratios) / 1.5, max(1.5, *ratios) * 1.4)
+    _scale_ratios(axes, min(0.6, *ratios) / 2, max(1.5, *ratios) * 1.4)
     axes.set_ylabel("Tightest measure / its limit")
     _name_the_best(plan, axes)
 
