@@ -85,7 +85,8 @@ def plan(  # noqa: PLR0917  a flag each
 
     The exit code is 1 where no fleet does.
 
-    Example: kvplan plan gemma-3-27b --request-rate 4 --input-len 8000 --output-len 300 --slo ttft.p99=2s,tpot.p99=40ms
+    Examples: kvplan plan gemma-3-27b --request-rate 4 --slo ttft.p99=2s,tpot.p99=40ms
+    kvplan plan llama-3.1-8b gemma-3-12b --trace mooncake.jsonl --slo e2e.p95=20s --gpu h200=3.50 --tp 1,2
     """
     settings = dict(locals())
     for name in _PLAN_ONLY:
