@@ -107,7 +107,7 @@ def _handles(table: StudyTable, roles: _Roles) -> list[Line2D]:
     handles = []
     if roles.colour is not None:
         for nth, value in enumerate(axes[roles.colour]):
-            colour = LINE_COLOURS[nth % len(LINE_COLOURS)]
+            colour = _colours(len(axes[roles.colour]))[nth]
             handles.append(Line2D([], [], color=colour, marker="o", label=_short(named(roles.colour, value))))
     if roles.marker is not None:
         for nth, value in enumerate(axes[roles.marker]):
@@ -151,9 +151,12 @@ def _draw_grid(panel: Axes, table: StudyTable, measure: Measure, roles: _Roles) 
             (cross,) = panel.plot(lost, [0.0] * len(lost), "x", color=style["color"], markersize=5.0, clip_on=False)
             cross.set_transform(panel.get_xaxis_transform())
             cross.set_in_layout(False)
-    if is_numeric and _is_wide(places.values(), _LOG_STEPS_FROM):
+    is_log = is_numeric and _is_wide(places.values(), _LOG_STEPS_FROM)
+    if is_log:
         panel.set_xscale("log")
     ticks = [_tick(text) for text in places]
+    if is_numeric:
+        ticks = _with_room(ticks, [math.log(place) if is_log else place for place in places.values()])
     is_crowded = not is_numeric and sum(map(len, ticks)) + 2 * len(ticks) > _PANEL_CHARACTERS
     turned: dict[str, Any] = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
     panel.set_xticks(list(places.values()), ticks, **turned)
@@ -163,6 +166,17 @@ def _draw_grid(panel: Axes, table: StudyTable, measure: Measure, roles: _Roles) 
     panel.set_title(measure.title, fontsize="small")
     _scale(panel, "y", measure, table.finished)
     _draw_bound(panel, measure, table)
+
+
+def _with_room(ticks: Sequence[str], places: Sequence[float]) -> list[str]:
+    """Labels of numbers along an axis, empty where the one before is too near."""
+    span = max(places) - min(places)
+    labels, room_from = [""] * len(ticks), -math.inf
+    for nth in sorted(range(len(ticks)), key=lambda nth: places[nth]):
+        if places[nth] >= room_from:
+            labels[nth] = ticks[nth]
+            room_from = places[nth] + span * (len(ticks[nth]) + 2) / _PANEL_CHARACTERS
+    return labels
 
 
 def _series(rows: Sequence[Row], roles: _Roles) -> list[list[Row]]:
@@ -181,11 +195,21 @@ def _style(row: Row, roles: _Roles, axes: Mapping[str, Sequence[Any]]) -> dict[s
         for name in (roles.colour, roles.marker)
     )
     return {
-        "color": LINE_COLOURS[colour % len(LINE_COLOURS)],
+        "color": _colours(1 if roles.colour is None else len(axes[roles.colour]))[colour],
         "marker": _MARKERS[marker % len(_MARKERS)],
         "linestyle": _DASHES[marker % len(_DASHES)],
         "alpha": 0.6 if roles.others else 1.0,
     }
+
+
+def _colours(count: int) -> Sequence[str]:
+    """So many, which colour-blind readers can tell apart: distinct ones, or a scale where there are too many."""
+    if count <= len(LINE_COLOURS):
+        return LINE_COLOURS
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(0.0, 0.92, count))]
 
 
 def _draw_list(panel: Axes, table: StudyTable, measure: Measure) -> None:

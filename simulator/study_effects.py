@@ -1,15 +1,17 @@
 """What a study's axes do to its measures, and which points no other one beats."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from simulator.measures import COST, COSTLESS, MEASURES, Measure
-from simulator.study_settings import shown
+from simulator.study_settings import named, shown
 from simulator.study_table import Row, StudyTable
 
-__all__ = ["Effect", "best_of", "cost_measure", "effects_on", "front", "measure_named"]
+__all__ = ["SEED", "Effect", "best_of", "cost_measure", "effects_on", "front", "measure_named", "over_seeds"]
 
+SEED = "seed"
+"""The axis along which points differ by chance alone."""
 _BY_COLUMN = {measure.column: measure for measure in MEASURES}
 
 
@@ -22,6 +24,36 @@ def cost_measure(table: StudyTable) -> Measure:
     """Dollars per million output tokens; GPU hours, unless the price of every point is known."""
     has_prices = all(row.measures.get(COST) is not None for row in table.comparable)
     return measure_named(COST if has_prices else COSTLESS)
+
+
+def over_seeds(table: StudyTable) -> StudyTable:
+    """The same with one row for points that differ in nothing but their seed: means, and the SLO met by all of them.
+
+    Where a seed did not finish, there is no mean, but that. A table without seeds comes back as it is.
+    """
+    if SEED not in table.study.axes:
+        return table
+    axes = {name: values for name, values in table.study.axes.items() if name != SEED}
+    alike: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in table.rows:
+        alike[tuple(shown(row.settings[name]) for name in axes)].append(row)
+    rows = [_mean(each, axes) for each in alike.values()]
+    return replace(table, study=replace(table.study, axes=axes), rows=tuple(rows))
+
+
+def _mean(rows: Sequence[Row], axes: Mapping[str, object]) -> Row:
+    settings = {name: rows[0].settings[name] for name in axes}
+    label = ", ".join(named(name, value) for name, value in settings.items()) or "all seeds"
+    lost = [row for row in rows if not row.has_finished]
+    if lost:
+        return replace(lost[0], settings=settings, label=label)
+    measures = {}
+    for column in rows[0].measures:
+        values = [row.measures[column] for row in rows if row.measures[column] is not None]
+        measures[column] = sum(values) / len(values) if values else None
+    binding = Counter(row.binding for row in rows).most_common(1)[0][0]
+    meets_slo = None if rows[0].meets_slo is None else all(row.meets_slo for row in rows)
+    return replace(rows[0], settings=settings, label=label, measures=measures, binding=binding, meets_slo=meets_slo)
 
 
 @dataclass(frozen=True)
@@ -56,23 +88,23 @@ def effects_on(table: StudyTable, measure: Measure) -> list[Effect]:
     For each axis only those points count that have a fellow at each of its other values with all else equal: a point
     that was refused or turned somebody away would otherwise shift a mean. An axis without such points is left out.
     """
+    axes = list(table.study.axes)
+    points = [
+        ([shown(value) for value in row.settings.values()], row.measures[measure.column])
+        for row in table.comparable
+        if row.measures.get(measure.column) is not None
+    ]
     effects = []
-    for axis, values in table.study.axes.items():
-        texts = [shown(value) for value in values]
+    for nth, axis in enumerate(axes):
+        texts = [shown(value) for value in table.study.axes[axis]]
         alike: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-        for row in table.comparable:
-            value = row.measures.get(measure.column)
-            if value is not None:
-                alike[_others(row, axis)][shown(row.settings[axis])] = value
+        for at, value in points:
+            alike[(*at[:nth], *at[nth + 1 :])][at[nth]] = value
         whole = [values_of for values_of in alike.values() if len(values_of) == len(texts)]
         if whole:
             means = {text: sum(each[text] for each in whole) / len(whole) for text in texts}
             effects.append(Effect(axis, measure, means))
     return sorted(effects, key=lambda effect: -effect.ratio)
-
-
-def _others(row: Row, axis: str) -> tuple[str, ...]:
-    return tuple(shown(value) for name, value in row.settings.items() if name != axis)
 
 
 def best_of(rows: Sequence[Row], measure: Measure) -> list[Row]:

@@ -123,10 +123,15 @@ def _measured(point: Point) -> dict[str, Any]:
     fleet = fleet_of(scenario, point.fleet)
     trace = workload_of(scenario, read_once)
     result = simulate(scenario, trace) if fleet is None else simulate_fleet(*fleet, trace=trace)
+    summary = dict(result.summary)
+    if "replicas" in summary:
+        summary["replicas"] = [
+            {**replica, "scenario": _without_paths(replica["scenario"])} for replica in summary["replicas"]
+        ]
     return {
         "scenario": _without_paths(result.scenario),
         "capacity": result.capacity,
-        "summary": result.summary,
+        "summary": summary,
         "gpus": gpus_of(result.to_json()),
     }
 

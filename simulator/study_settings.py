@@ -46,7 +46,7 @@ def shown(value: Any) -> str:
     """A value in few characters: text bare, everything else as JSON has it; None where nobody stated one."""
     if value is None:
         return "default"
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return str(value) if type(value) in {str, int} else json.dumps(value, default=str)
 
 
 def named(name: str, value: Any) -> str:

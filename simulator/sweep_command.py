@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,11 +75,12 @@ def run_sweep(file: Path, options: SweepOptions) -> int:
         _say(f"stopped with {len(outcomes)} of {len(points)} points in {folder}; the same command goes on from there")
         return _STOPPED_BY_KEYBOARD
     table = tabulate(study, outcomes, prices)
-    files = write_study(table, folder, with_report=not options.no_report)
+    narration = narrate(table)
+    files = write_study(table, narration, folder, with_report=not options.no_report)
     if options.as_json:
-        sys.stdout.write(json.dumps(study_json(table), indent=2) + "\n")
+        sys.stdout.write(json.dumps(study_json(table, narration), indent=2) + "\n")
     else:
-        _print(table, files)
+        _print(table, narration, files)
     return 0 if table.finished else 1
 
 
@@ -86,12 +88,12 @@ def _say(message: str) -> None:
     sys.stderr.write(f"kvplan: {message}\n")
 
 
-def _print(table: StudyTable, files: list[Path]) -> None:
+def _print(table: StudyTable, narration: Mapping[str, Sequence[str]], files: Sequence[Path]) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     if len(table.rows) <= _MOST_SHOWN:
         console.print(points_table(table))
         console.print()
-    for heading, sentences in narrate(table).items():
+    for heading, sentences in narration.items():
         console.print(heading, style="bold")
         for sentence in sentences:
             console.print(f"- {sentence}")

@@ -12,10 +12,9 @@ from rich.table import Table
 from simulator.measures import COST, Measure
 from simulator.run_folder import write_whole
 from simulator.scenario import ScenarioError
-from simulator.study_effects import cost_measure, measure_named
+from simulator.study_effects import SEED, cost_measure, measure_named, over_seeds
 from simulator.study_settings import shown
 from simulator.study_table import Row, StudyTable
-from simulator.sweep_words import narrate
 
 __all__ = ["points_table", "study_json", "write_study"]
 
@@ -39,16 +38,20 @@ _FIGURES = {
 """Title and caption of each."""
 
 
-def write_study(table: StudyTable, folder: Path, *, with_report: bool = True) -> list[Path]:
+Narration = Mapping[str, Sequence[str]]
+"""What `sweep_words.narrate` says."""
+
+
+def write_study(table: StudyTable, narration: Narration, folder: Path, *, with_report: bool = True) -> list[Path]:
     """Write all files of a study into `folder`, each whole; gives them back. Raises ScenarioError if that fails."""
-    text = json.dumps(study_json(table), indent=2) + "\n"
+    text = json.dumps(study_json(table, narration), indent=2) + "\n"
     writers: dict[str, Callable[[Path], object]] = {
         "table.csv": lambda path: path.write_text(table.to_csv(), encoding="utf-8", newline=""),
         "table.parquet": table.write_parquet,
         "study.json": lambda path: path.write_text(text, encoding="utf-8"),
     }
     if with_report:
-        writers["report.html"] = lambda path: path.write_text(_render(table), encoding="utf-8")
+        writers["report.html"] = lambda path: path.write_text(_render(table, narration), encoding="utf-8")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, write in writers.items():
@@ -58,7 +61,7 @@ def write_study(table: StudyTable, folder: Path, *, with_report: bool = True) ->
     return [folder / name for name in writers]
 
 
-def study_json(table: StudyTable) -> dict[str, Any]:
+def study_json(table: StudyTable, narration: Narration) -> dict[str, Any]:
     """All of a study but its points' runs, in plain JSON values."""
     study, columns = table.study, table.columns()
     return {
@@ -75,7 +78,7 @@ def study_json(table: StudyTable) -> dict[str, Any]:
             }
             for name, price in table.prices.items()
         },
-        "narration": narrate(table),
+        "narration": dict(narration),
         "points": [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],
     }
 
@@ -129,20 +132,18 @@ def _cells(row: Row, table: StudyTable) -> list[str]:
     return [*cells, _binds(row), *([_slo(row)] if table.study.slo else [])]
 
 
-def _render(table: StudyTable) -> str:
+def _render(table: StudyTable, narration: Narration) -> str:
     from simulator.report import render_page
 
-    sections = narrate(table)
-    found = sections["What it found"]
-    headings = _headings(table)
+    found = narration["What it found"]
     return render_page(
         "sweep.html.j2",
         title=f"Study {table.study.name}",
         lead=found[0],
-        sections={name: said for name, said in {**sections, "What it found": found[1:]}.items() if said},
+        sections={name: said for name, said in {**narration, "What it found": found[1:]}.items() if said},
         figures=_figures(table),
-        heading=["Point", *table.study.axes, *headings],
-        num_measures=len(headings),
+        axes=list(table.study.axes),
+        heading=_headings(table),
         rows=[_report_row(row, table) for row in table.rows],
         shared=[(name, shown(value)) for name, value in _shared(table).items()],
         prices=table.prices,
@@ -161,7 +162,7 @@ def _report_row(row: Row, table: StudyTable) -> Mapping[str, Any]:
 
 
 def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
-    if not table.finished:
+    if not over_seeds(table).finished:
         return []
     from markupsafe import Markup
 
@@ -169,10 +170,12 @@ def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
     from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, has_front, measures_inches
     from simulator.report import inline_svg
 
-    drawn = {"measures": as_svg(partial(draw_measures, table), measures_inches(table))}
-    if has_front(table):
-        drawn["fronts"] = as_svg(partial(draw_fronts, table), fronts_inches(table))
+    means = over_seeds(table)
+    of_seeds = "" if means is table else f" Means over {len(table.study.axes[SEED])} seeds."
+    drawn = {"measures": as_svg(partial(draw_measures, means), measures_inches(means))}
+    if has_front(means):
+        drawn["fronts"] = as_svg(partial(draw_fronts, means), fronts_inches(means))
     return [
-        {"title": _FIGURES[name][0], "caption": _FIGURES[name][1], "svg": Markup(inline_svg(name, svg))}
+        {"title": _FIGURES[name][0], "caption": _FIGURES[name][1] + of_seeds, "svg": Markup(inline_svg(name, svg))}
         for name, svg in drawn.items()
     ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.binding import Binding
 from simulator.measures import COST, Measure
-from simulator.study_effects import Effect, best_of, cost_measure, effects_on, front, measure_named
+from simulator.study_effects import SEED, Effect, best_of, cost_measure, effects_on, front, measure_named, over_seeds
 from simulator.study_settings import mistake_in, shown
 from simulator.study_table import Row, StudyTable
 
@@ -34,11 +34,12 @@ _REMEDIES: Mapping[Binding, str] = {
 
 
 def narrate(table: StudyTable) -> dict[str, list[str]]:
-    """Heading to sentences; a heading with nothing to say is left out."""
+    """Heading to sentences; a heading with nothing to say is left out. Seeds are told as their means."""
+    means = over_seeds(table)
     sections = {
-        "What it found": [*_outcomes(table), *_best_points(table), *_slo(table), *_fronts(table), *_axes(table)],
-        "What binds": list(_bindings(table)),
-        "What would change the answer": [*_remedies(table), *_ends_of_axes(table), *_dearer(table)],
+        "What it found": [*_outcomes(table), *_best_points(means), *_slo(means), *_fronts(means), *_axes(means)],
+        "What binds": list(_bindings(means)),
+        "What would change the answer": [*_remedies(means), *_ends_of_axes(means), *_dearer(means)],
         "What it cannot know": list(_limits(table)),
     }
     return {heading: sentences for heading, sentences in sections.items() if sentences}
@@ -76,6 +77,8 @@ def _outcomes(table: StudyTable) -> Iterator[str]:
     elif away:
         are = "is" if len(away) == 1 else "are"
         yield f"{_counted(len(away), 'point')} turned requests away and {are} not compared with the others."
+    if SEED in table.study.axes and table.finished:
+        yield f"All that follows is in means over {len(table.study.axes[SEED])} seeds."
 
 
 def _lost(status: str, count: int) -> str:
@@ -143,7 +146,7 @@ def _axes(table: StudyTable) -> Iterator[str]:
     if len(table.study.axes) < 2:
         return
     for measure in _key_measures(table):
-        effects = [effect for effect in effects_on(table, measure) if effect.axis != "seed"]
+        effects = effects_on(table, measure)
         strong = [effect for effect in effects if effect.ratio >= _NOTICEABLE]
         if not strong:
             if effects:
@@ -194,20 +197,18 @@ def _remedies(table: StudyTable) -> Iterator[str]:
 
 def _ends_of_axes(table: StudyTable) -> Iterator[str]:
     """Best values beyond which nobody has looked."""
-    for axis, values in table.study.axes.items():
-        if axis == "seed" or not all(_is_number(value) for value in values):
-            continue
-        ends: dict[tuple[str, str], list[str]] = {}
-        for measure in _key_measures(table):
-            effect = next((each for each in effects_on(table, measure) if each.axis == axis), None)
-            if effect is None or effect.ratio < _NOTICEABLE:
+    ends: dict[tuple[str, str, str], list[str]] = {}
+    for measure in _key_measures(table):
+        for effect in effects_on(table, measure):
+            values = table.study.axes[effect.axis]
+            if effect.ratio < _NOTICEABLE or not all(map(_is_number, values)):
                 continue
             best = effect.lowest if measure.better == "low" else effect.highest
-            found = _end_with(best, axis, values)
+            found = _end_with(best, effect.axis, values)
             if found is not None:
-                ends.setdefault(found, []).append(measure.title)
-        for (end, beyond), titles in ends.items():
-            yield f"{_listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
+                ends.setdefault((effect.axis, *found), []).append(measure.title)
+    for (axis, end, beyond), titles in ends.items():
+        yield f"{_listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
 
 
 def _end_with(best: str, axis: str, values: Sequence[Any]) -> tuple[str, str] | None:
@@ -263,12 +264,12 @@ def _limits(table: StudyTable) -> Iterator[str]:
 
 def _seeds(table: StudyTable) -> str:
     measure = measure_named("output_tokens_per_s")
-    effect = next((each for each in effects_on(table, measure) if each.axis == "seed"), None)
+    effect = next((each for each in effects_on(table, measure) if each.axis == SEED), None)
     if effect is None:
         return "Each point is one run with one seed: there is no interval, and small differences may be chance."
     return (
         f"{len(effect.means)} seeds differ by {effect.ratio - 1:.1%} in {_inside(measure.title)}:"
-        " smaller differences between points of different seeds may be chance."
+        " of points with different traffic, smaller differences may be chance."
     )
 
 

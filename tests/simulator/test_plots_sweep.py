@@ -24,6 +24,7 @@ ONE = {"rate_scale": (1, 2.5, 10, 100)}
 TWO = {"gpu": ("l40s", "h200"), "rate_scale": (1, 2)}
 THREE = {"gpu": ("l40s", "h200"), "kv_cache_dtype": ("auto", "fp8"), "max_num_seqs": (8, 64)}
 FOUR = {**THREE, "enable_prefix_caching": (True, False)}
+MANY = {"max_num_seqs": (1, 2, 3, 4, 5, 6, 7, 8), "block_size": tuple(range(16, 160, 16))}
 NAMES = {"grouping": ("vllm", "per-layer", "document-mamba", "two-level", "unified")}
 
 
@@ -31,7 +32,7 @@ def measures_of(table) -> str:
     return as_svg(partial(draw_measures, table), measures_inches(table)).decode()
 
 
-@pytest.mark.parametrize("axes", [ONE, TWO, THREE, FOUR, NAMES], ids="-".join)
+@pytest.mark.parametrize("axes", [ONE, TWO, THREE, FOUR, MANY, NAMES], ids="-".join)
 def test_a_panel_for_each_measure_whatever_varies(axes):
     table = made_up(axes, points(**axes))
     picture = measures_of(table)

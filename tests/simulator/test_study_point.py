@@ -112,6 +112,18 @@ def test_the_gpus_of_a_fleet_are_counted_by_kind():
     assert run_point(point(fleet))["gpus"] == {"l4": 2, "l40s": 2}
 
 
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_an_answer_does_not_say_where_files_lie(tmp_path, num_replicas):
+    (tmp_path / "elsewhere").mkdir()
+    fleet = FleetOptions(num_replicas=num_replicas)
+    here, there = (
+        point(fleet, trace=write_trace(folder / "trace.jsonl", (64, 8), (32, 8)))
+        for folder in (tmp_path, tmp_path / "elsewhere")
+    )
+    assert run_point(here) == run_point(there)
+    assert str(tmp_path) not in json.dumps(run_point(here))
+
+
 def test_a_server_that_cannot_start_is_an_answer():
     outcome = run_point(point(model="llama-3.1-70b"))
     assert (outcome["status"], outcome["summary"]) == ("refused", None)

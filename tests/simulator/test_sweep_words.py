@@ -3,7 +3,7 @@
 import datetime
 
 from simulator.prices import Price
-from simulator.study_effects import effects_on, front, measure_named
+from simulator.study_effects import effects_on, front, measure_named, over_seeds
 from simulator.sweep_words import narrate, slo_in_words
 from tests.simulator.studies import made_up
 
@@ -156,12 +156,34 @@ def test_its_limits_are_told():
     ]
 
 
-def test_seeds_say_how_far_chance_goes():
-    table = made_up({"seed": (0, 1)}, [({"seed": 0}, faster(100.0)), ({"seed": 1}, faster(110.0))])
+def test_seeds_are_told_as_means_and_how_far_chance_goes():
+    axes = {"block_size": (16, 32), "seed": (0, 1)}
+    rows = [
+        ({"block_size": 16, "seed": 0}, faster(100.0, meets_slo=True)),
+        ({"block_size": 16, "seed": 1}, faster(140.0, meets_slo=True)),
+        ({"block_size": 32, "seed": 0}, faster(130.0, meets_slo=True)),
+        ({"block_size": 32, "seed": 1}, faster(150.0, meets_slo=False)),
+    ]
+    table = made_up(axes, rows, slo={"ttft_p99_s": 1.0})
+    sentences = said(table, "What it found")
+    assert sentences[:3] == [
+        "All 4 points finished.",
+        "All that follows is in means over 2 seeds.",
+        "Highest output tokens/s: 140 at block_size 32.",
+    ]
+    assert any(sentence.startswith("One point meets the SLO") for sentence in sentences)
     assert (
-        "2 seeds differ by 10.0% in output tokens/s: smaller differences between points of different seeds may be"
+        "2 seeds differ by 26.1% in output tokens/s: of points with different traffic, smaller differences may be"
         " chance."
     ) in said(table, "What it cannot know")
+
+
+def test_a_point_of_which_a_seed_was_lost_has_no_mean():
+    axes = {"block_size": (16, 32), "seed": (0, 1)}
+    rows = [({"block_size": block, "seed": seed}, {}) for block in (16, 32) for seed in (0, 1)]
+    table = made_up(axes, [*rows[:3], (rows[3][0], "no")])
+    means = [(row.label, row.status) for row in over_seeds(table).rows]
+    assert means == [("block_size 16", "finished"), ("block_size 32", "refused")]
 
 
 def test_without_a_price_gpu_hours_stand_in():
