@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste` and `trace`.
+"""The command line: `kvplan simulate`, `plan`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste`, `trace`.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from simulator import cli_options as options
+from simulator.cli_plan import plan
 
 if TYPE_CHECKING:
     from simulator.fleet_options import FleetOptions
@@ -308,6 +309,9 @@ def waste(  # noqa: PLR0917  a flag each
         out=out,
         as_json=as_json,
     )
+
+
+app.command()(plan)
 
 
 @app.command()

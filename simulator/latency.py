@@ -16,7 +16,26 @@ from models_configs import Everything, MixingCost, Model, Reach, Routing
 from simulator.batch import Batch
 from simulator.hardware import Gpu
 
-__all__ = ["ConstantStepTimes", "Efficiencies", "Roofline", "StepTimes"]
+__all__ = ["ConstantStepTimes", "Efficiencies", "Roofline", "StepTimes", "Work"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What steps of one replica compute in all, however it is cut into steps; for bounds."""
+
+    num_steps: float
+    """So many, at least."""
+    num_tokens: float
+    num_rows: float
+    """Requests in a step, summed over the steps."""
+    max_step_tokens: int
+    """The token budget."""
+    prefill_pairs: tuple[float, ...]
+    """Pairs of a prompt's token and one that it attends to: of layers that see everything, then for each window."""
+    decode_reads: tuple[float, ...]
+    """Tokens that decodes attend to, themselves included: in the same order."""
+    num_decodes: float = 0.0
+    """Tokens that decodes compute."""
 
 
 class StepTimes(Protocol):
@@ -24,6 +43,9 @@ class StepTimes(Protocol):
 
     def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds."""
+
+    def least_s(self, work: Work) -> float:
+        """Seconds that no schedule of this work can do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +57,10 @@ class ConstantStepTimes:
     def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""
         return [self.seconds] * batch.num_steps
+
+    def least_s(self, work: Work) -> float:
+        """The steps alone."""
+        return self.seconds * work.num_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +119,10 @@ class _Stage:
     def seconds(self, num_items: int) -> float:
         return max(num_items * self.seconds_per_item, self.weights_s)
 
+    def least_s(self, num_items: float, num_steps: float) -> float:
+        # A sum of maxima is at least the maximum of the sums.
+        return max(num_items * self.seconds_per_item, num_steps * self.weights_s)
+
 
 @dataclass(frozen=True, slots=True)
 class _ExpertStage:
@@ -104,11 +134,20 @@ class _ExpertStage:
     """Reading one expert in each of those layers."""
 
     def seconds(self, num_tokens: int) -> float:
+        return max(num_tokens * self.seconds_per_token, self._reads_s(num_tokens))
+
+    def _reads_s(self, num_tokens: int) -> float:
         # A token misses an expert with probability 1 - k/E, all tokens miss it with its power:
         # choices taken as even and independent.
         routing = self.routing
         missed = (1 - routing.top_k / routing.num_experts) ** num_tokens
-        return max(num_tokens * self.seconds_per_token, routing.num_experts * (1 - missed) * self.expert_read_s)
+        return routing.num_experts * (1 - missed) * self.expert_read_s
+
+    def least_s(self, work: Work) -> float:
+        # Reading is concave in a step's tokens: the least for each of them in the fullest step, and in any step no less
+        # than for one token.
+        reads_s = self._reads_s(work.max_step_tokens) * work.num_tokens / work.max_step_tokens
+        return max(work.num_tokens * self.seconds_per_token, reads_s, work.num_steps * self._reads_s(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +215,24 @@ class Roofline:
             return [first_s]
         growth_s = self._growth_s(batch)
         return [first_s + growth_s * step for step in range(batch.num_steps)]
+
+    def least_s(self, work: Work) -> float:
+        """Seconds that no schedule of this work can do without: each kind of kernel at its best, one after the other.
+
+        A step's time is a sum of parts that are linear in what it computes, or the maximum of linear ones; summed over
+        all steps each is at least what it is for the sums (those of experts: see there).
+        """
+        seconds = work.num_steps * self._fixed_s
+        seconds += self._dense.least_s(work.num_tokens, work.num_steps)
+        seconds += self._logits.least_s(work.num_rows, work.num_steps)
+        seconds += work.num_tokens * (self._link_token_s + self._scan_token_s)
+        seconds += work.num_rows * (self._link_row_s + self._state_request_s)
+        seconds += work.num_decodes * self._decode_request_s
+        for experts in self._experts:
+            seconds += experts.least_s(work)
+        for stage, pairs, reads in zip(self._attention, work.prefill_pairs, work.decode_reads, strict=True):
+            seconds += pairs * stage.prefill_seconds_per_pair + reads * stage.decode_seconds_per_token
+        return seconds
 
     def _growth_s(self, batch: Batch) -> float:
         """By how much each step of a row takes longer than the one before it."""

@@ -1,9 +1,10 @@
 """Progress bars for one run and for several side by side: finished requests, speed, and when it will end."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -13,10 +14,16 @@ from workloads import Trace
 
 if TYPE_CHECKING:
     from simulator.closed_loop import ClosedLoop
+    from simulator.planner import Candidate
 
-__all__ = ["PointsProgress", "RunProgress", "StudyProgress"]
+__all__ = ["PlanProgress", "PointsProgress", "RunProgress", "StudyProgress"]
 
 SECONDS_BETWEEN_UPDATES = 0.1
+RUNS_OF_A_PLAN = 120
+"""As a rule, for a model on all accelerators that have a price."""
+
+Asked = TypeVar("Asked", bound="Candidate")
+Told = TypeVar("Told")
 
 
 class _Shown:
@@ -122,6 +129,37 @@ class PointsProgress(_Shown):
         self._lost += not has_finished
         lost = f"{self._lost:,} refused or failed" if self._lost else ""
         self._progress.update(self._task, advance=1, lost=lost)
+
+
+class PlanProgress(_Shown):
+    """Shows on standard error what a plan is at, and about how long it still takes: a search does not know its end."""
+
+    def __init__(self, *, shown: bool) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} runs, about {task.total:,.0f} in all"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._progress.add_task("Planning", total=RUNS_OF_A_PLAN)
+
+    def update(self, num_done: int) -> None:
+        """So many runs are done."""
+        total = max(RUNS_OF_A_PLAN, 1.25 * num_done)
+        self._progress.update(self._task, completed=num_done, total=total)
+
+    def watched(self, evaluate: Callable[[Asked], Told]) -> Callable[[Asked], Told]:
+        """The same, and what it is asked is shown."""
+
+        def shown(asked: Asked) -> Told:
+            self._progress.update(self._task, description=f"Trying {asked.num_replicas:,} × {asked.choice.name}")
+            return evaluate(asked)
+
+        return shown
 
 
 def _num_requests(scenario: Scenario, traffic: "Trace | ClosedLoop") -> int | None:

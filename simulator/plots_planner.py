@@ -1,0 +1,164 @@
+"""Draw a plan: all fleets by price and by how near they come to breaking the SLO, and what one replica sustains."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from simulator.planner_words import fleet_in_short
+from simulator.plots import INK, LINE_COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import FigureBase
+
+    from simulator.planner import Candidate
+    from simulator.planner_study import FleetPlan
+
+__all__ = ["draw_fleets", "draw_rates", "fleets_inches", "rates_inches"]
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_HOLDS, _FAILS, _CLOSE, _GROWS, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#999999"
+_HIGHEST_RATIO = 30.0
+"""What is beyond is drawn at the edge."""
+_LOWEST_RATIO = 0.05
+_MARKERS = "osD^v"
+
+
+def fleets_inches(plan: FleetPlan) -> float:
+    """How high that figure is."""
+    return 4.6
+
+
+def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
+    """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared."""
+    upper, lower = figure.subplots(2, 1, height_ratios=(4, 1))
+    _draw_simulated(plan, upper)
+    _draw_spared(plan, lower)
+    upper.set_xlabel("Price of the fleet (dollars an hour)")
+    lower.set_xlabel("Price of the least fleet, or of one replica (dollars an hour)")
+    handles, labels = upper.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=5, borderaxespad=0.0)
+
+
+def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
+    kinds: dict[str, list[Candidate]] = {"holds": [], "close": [], "fails": [], "grows": []}
+    for candidate in plan.search.verdicts:
+        verdict = plan.verdict(candidate)
+        kind = "grows" if verdict.is_growing else "close" if verdict.is_close else "fails"
+        kinds["holds" if verdict.holds else kind].append(candidate)
+    styles = (
+        ("holds", "holds", "o", _HOLDS),
+        ("close", "too close to call: taken as failing", "^", _CLOSE),
+        ("fails", "fails", "X", _FAILS),
+        ("grows", "fails, and its queue grows", "P", _GROWS),
+    )
+    for kind, label, marker, colour in styles:
+        if kinds[kind]:
+            prices = [plan.search.dollars_per_hour(each) for each in kinds[kind]]
+            ratios = [_ratio(plan, each) for each in kinds[kind]]
+            axes.scatter(prices, ratios, marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
+    axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="the limit")
+    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts] or [1.0]
+    axes.set_xlim(0.85 * min(prices), 1.15 * max(prices))
+    axes.xaxis.set_major_formatter(_price)
+    ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
+    _scale_ratios(axes, min(0.6, *ratios) / 2, max(1.5, *ratios) * 1.4)
+    axes.set_ylabel("Tightest measure / its limit")
+    _name_the_best(plan, axes)
+
+
+def _ratio(plan: FleetPlan, candidate: Candidate) -> float:
+    """With its interval, where it fails by it; a fleet that cannot serve is at the edge."""
+    tightest = plan.verdict(candidate).tightest
+    ratio = math.inf if tightest is None else tightest.ratio
+    return min(max(ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
+
+
+def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
+    named = [] if plan.best is None else [plan.best, *plan.next_best]
+    for nth, candidate in enumerate(named):
+        at = plan.search.dollars_per_hour(candidate), _ratio(plan, candidate)
+        text = fleet_in_short(plan, candidate)
+        if nth == 0:
+            axes.scatter(*at, marker="o", s=130, facecolors="none", edgecolors=_HOLDS, linewidths=1.4, zorder=4)
+        axes.annotate(
+            text, at, xytext=(9, -14 - 12 * (nth % 2)), textcoords="offset points", fontsize="small",
+            fontweight="bold" if nth == 0 else "normal", arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK},
+        )  # fmt: skip
+
+
+def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
+    """Where arithmetic alone decided: at the price of the least fleet, of those without any at that of one replica."""
+    search = plan.search
+    rows: dict[str, list[float]] = {"too few replicas": [], "any number": []}
+    for choice in search.choices:
+        if choice.wall is not None:
+            rows["any number"].append(choice.dollars_per_hour)
+        elif search.fate(choice) == "bounded":
+            rows["too few replicas"].append(choice.dollars_per_hour * (choice.least_replicas + search.limits.spare))
+    for place, prices in enumerate(rows.values()):
+        axes.scatter(prices, [place] * len(prices), marker="|", color=_PRUNED, s=90, linewidths=1.6)
+    axes.set_yticks(range(len(rows)), ["least fleet too dear", "no number will do"])
+    axes.set_ylim(-0.7, len(rows) - 0.3)
+    axes.grid(axis="y", visible=False)
+    axes.set_title("Excluded by arithmetic, without a run", fontsize="small")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(_price)
+
+
+def _price(dollars: float, _position: float | None = None) -> str:
+    return f"${dollars:g}"
+
+
+def _scale_ratios(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic axis of measures over their limits."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_yscale("log")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
+
+
+def rates_inches(plan: FleetPlan) -> float:
+    """How high that figure is."""
+    return 3.4
+
+
+def draw_rates(plan: FleetPlan, figure: FigureBase) -> None:
+    """Each limit's measure against the rate of one replica alone, for the best kinds; dotted: what it sustains."""
+    assert plan.best is not None
+    limits = [finding.name for finding in plan.verdict(plan.best).findings][:3]
+    panels = figure.subplots(1, len(limits), squeeze=False)[0]
+    for axes, name in zip(panels, limits, strict=True):
+        _draw_limit(plan, axes, name)
+        axes.set_title(f"{name} / its limit")
+        axes.set_xlabel("Requests/s of one replica")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2, borderaxespad=0.0)
+
+
+def _draw_limit(plan: FleetPlan, axes: Axes, limit: str) -> None:
+    """A line for each seed: what it measures at rising rates."""
+    seen = [1.0]
+    for nth, (name, sustained) in enumerate(plan.sustained.items()):
+        colour, marker = LINE_COLOURS[nth % len(LINE_COLOURS)], _MARKERS[nth % len(_MARKERS)]
+        label: str | None = name
+        for seed in sustained.brackets:
+            places = [
+                (rate, min(max(finding.ratio, _LOWEST_RATIO), _HIGHEST_RATIO))
+                for of_seed, rate, verdict in sustained.points
+                for finding in verdict.findings
+                if of_seed == seed and finding.name == limit
+            ]
+            if places:
+                rates, ratios = zip(*places, strict=True)
+                axes.plot(rates, ratios, marker=marker, ms=3.5, color=colour, linewidth=0.8, alpha=0.8, label=label)
+                seen += ratios
+                label = None
+        axes.axvline(sustained.per_s.mean, color=colour, linewidth=0.9, linestyle=":")
+    axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--")
+    axes.set_xlim(left=0)
+    _scale_ratios(axes, min(seen) / 1.3, max(seen) * 1.3)

@@ -1,0 +1,74 @@
+"""Intervals that hold the truth as often as they say, and a check that tells which queues grow."""
+
+import numpy as np
+import pytest
+
+from simulator.confidence import Interval, backlog_share, growth_share, mean_interval, percentile_interval
+from simulator.planner_runs import GROWING
+
+PLANS = 200
+SEEDS = 6
+
+
+def single_server(load: float, num_requests: int, random: np.random.Generator, warm_up: float = 0.2) -> float:
+    """The growth of an M/D/1 queue: services of a second, Poisson arrivals, the start left out."""
+    arrivals_s = np.cumsum(random.exponential(1 / load, num_requests))
+    nth = np.arange(num_requests)
+    ends_s = np.maximum.accumulate(arrivals_s - nth) + nth + 1  # Lindley's recursion, solved
+    kept = slice(int(num_requests * warm_up), None)
+    return growth_share(arrivals_s[kept], ends_s[kept])
+
+
+def called_growing(load: float, num_requests: int) -> float:
+    """In which share of plans with six seeds each."""
+    random = np.random.default_rng(11)
+    intervals = [mean_interval([single_server(load, num_requests, random) for _ in range(SEEDS)]) for _ in range(PLANS)]
+    return float(np.mean([interval.mean > GROWING and interval.low > 0 for interval in intervals]))
+
+
+@pytest.mark.parametrize("load", [0.5, 0.9])
+def test_a_queue_that_does_not_grow_is_hardly_ever_said_to(load):
+    assert called_growing(load, 500) <= 0.025
+
+
+@pytest.mark.parametrize(("load", "num_requests", "at_least"), [(1.05, 500, 0.4), (1.05, 2000, 0.9), (1.2, 500, 0.99)])
+def test_a_queue_that_grows_is_seen_the_longer_the_run_the_surer(load, num_requests, at_least):
+    assert called_growing(load, num_requests) >= at_least
+
+
+def test_growth_is_the_share_that_cannot_be_served():
+    arrivals_s = np.arange(0.0, 100.0)
+    assert growth_share(arrivals_s, 5 + arrivals_s * 1.25) == pytest.approx(0.2)
+
+
+def test_who_comes_all_at_once_is_no_growth():
+    assert growth_share(np.zeros(10), np.arange(10.0)) == 0.0
+
+
+def test_a_t_interval_holds_the_mean_as_often_as_it_says():
+    random = np.random.default_rng(5)
+    held = [
+        abs(interval.mean) <= interval.half for interval in (mean_interval(random.normal(size=6)) for _ in range(2000))
+    ]
+    assert np.mean(held) == pytest.approx(0.95, abs=0.015)
+
+
+def test_one_value_has_no_interval():
+    assert mean_interval([3.0]) == Interval(3.0, 3.0, 3.0)
+
+
+def test_the_order_statistics_around_a_percentile_hold_it_as_often_as_they_say():
+    random = np.random.default_rng(5)
+    truth = -np.log(0.05)
+    intervals = [percentile_interval(random.exponential(size=400), 0.95) for _ in range(1000)]
+    assert np.mean([each.low <= truth <= each.high for each in intervals]) == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_backlog_is_who_came_long_ago_and_still_waits():
+    arrivals_s = np.arange(10.0)
+    first_tokens_s = arrivals_s + np.array([1, 1, 1, 1, 1, 1, 5, 5, 5, 5.0])
+    assert backlog_share(arrivals_s, first_tokens_s) == 0.3  # those of seconds 6, 7 and 8; the last one just came
+
+
+def test_nobody_or_all_at_once_is_no_backlog():
+    assert (backlog_share(np.empty(0), np.empty(0)), backlog_share(np.zeros(3), np.ones(3))) == (0.0, 0.0)
