@@ -130,7 +130,7 @@ def _single(deployment: Deployment, trace: Trace) -> Result:
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
         tables=tables,
-        summary=summarize(**tables, capacity=capacity),
+        summary=summarize(**tables, capacity=capacity, host=None),
     )
 
 
