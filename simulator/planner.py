@@ -143,12 +143,14 @@ class Search:
     def _try(self, choice: Choice, most: int) -> None:
         """Find the least replicas up to `most` that hold, if any do; they are the best then."""
         fails, number = choice.least_replicas - 1, min(_first(choice), most)
+        step = 1
         while not self.holds(Candidate(choice, number)):
             if number == most:
                 return
             fails = number
             # A guess that failed may be little too small where nothing is known of the price; else all or nothing.
-            number = most if self.best is not None else min(most, number + max(1, number // 4))
+            number = most if self.best is not None else min(most, number + step)
+            step *= 2
         least = self._least(choice, fails, number)
         self.best = Candidate(choice, least)
 

@@ -295,11 +295,15 @@ def guess_replicas(deployment: Deployment, demands: Sequence[Demand], slo: Slo, 
     """About how many replicas will do, by rules of thumb: only where a search begins. `most`: none will."""
     alone = _Alone(deployment)
     shape, rate_per_s = _typical(demands)
-    limits = {measure: min((each[1] for each in slo.shares(measure)), default=math.inf) for measure in ("ttft", "tpot")}
+    strictest = {
+        measure: min((limit_s for _, limit_s in slo.shares(measure)), default=math.inf)
+        for measure in ("ttft", "tpot", "e2e")
+    }
 
     def holds(num_replicas: int) -> bool:
         ttft_s, tpot_s = _expected(alone, shape, rate_per_s / num_replicas)
-        return ttft_s <= limits["ttft"] and tpot_s <= limits["tpot"]
+        e2e_s = ttft_s + tpot_s * (shape.output - 1)
+        return ttft_s <= strictest["ttft"] and tpot_s <= strictest["tpot"] and e2e_s <= strictest["e2e"]
 
     return bisect_left(range(least, most), True, key=holds) + least
 

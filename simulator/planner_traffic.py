@@ -19,9 +19,9 @@ SETTINGS = ("trace", "request_rate", "input_len", "output_len", "num_requests", 
 DEFAULT_SEEDS = 6
 WARM_UP = 0.2
 """Of the arrivals of steady traffic: a fleet starts empty, which nobody is promised."""
-_REQUESTS_BEYOND = 4
+_REQUESTS_BEYOND = 3
 """Of one run, beyond the percentile that is asked for."""
-_LIVES = 8
+_LIVES = 7
 """The arrivals of steady traffic last so many times as long as the SLO lets one request."""
 _FEWEST, _MOST = 400, 6000
 _QUEUE_S, _TOKEN_S = 10.0, 0.1
@@ -125,7 +125,7 @@ def _seeds(first: int, num_seeds: int | None) -> tuple[int, ...]:
 
 
 def _enough_requests(rate_per_s: float, output_len: int, slo: Slo) -> int:
-    """Requests of one run: enough beyond the percentile, and for an arrival window of eight requests' lives."""
+    """Requests of one run: enough beyond the percentile, and for an arrival window of seven requests' lives."""
     longest_s = [limit_s for _, limit_s in slo.shares("e2e")]
     queue_s = min((limit_s for _, limit_s in slo.shares("ttft")), default=_QUEUE_S)
     token_s = min((limit_s for _, limit_s in (*slo.shares("tpot"), *slo.shares("itl"))), default=_TOKEN_S)

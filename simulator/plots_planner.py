@@ -60,7 +60,7 @@ def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
             axes.scatter(prices, ratios, marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="the limit")
     prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts] or [1.0]
-    axes.set_xlim(0.85 * min(prices), 1.15 * max(prices))
+    axes.set_xlim(0.85 * min(prices), 1.15 * max(prices) or 1.0)
     axes.xaxis.set_major_formatter(_price)
     ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
     _scale_ratios(axes, min(0.6, *ratios) / 2, max(1.5, *ratios) * 1.4)
@@ -103,7 +103,9 @@ def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
     axes.set_ylim(-0.7, len(rows) - 0.3)
     axes.grid(axis="y", visible=False)
     axes.set_title("Excluded by arithmetic, without a run", fontsize="small")
-    axes.set_xscale("log")
+    drawn = [price for prices in rows.values() for price in prices]
+    if drawn and min(drawn) > 0:
+        axes.set_xscale("log")
     axes.xaxis.set_major_formatter(_price)
 
 

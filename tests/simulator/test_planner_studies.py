@@ -40,7 +40,7 @@ class Question:
 STUDIES = {
     "long prompts on large GPUs": Question(
         "llama-3.1-8b",
-        {"request_rate": 12, "input_len": 4000, "output_len": 60, "num_requests": 60},
+        {"request_rate": 12, "input_len": 4000, "output_len": 60, "num_requests": 40},
         ["ttft.p90=800ms", "tpot.p90=40ms"],
         ["h100-80gb", "a100-80gb", "l40s"],
         (1, 2),
@@ -48,7 +48,7 @@ STUDIES = {
     ),
     "answers of which each must come in time": Question(
         "llama-3.1-8b",
-        {"request_rate": 30, "input_len": 500, "output_len": 60, "num_requests": 60},
+        {"request_rate": 30, "input_len": 500, "output_len": 60, "num_requests": 40},
         ["ttft=600ms", "tpot=35ms"],
         ["l40s", "a100-40gb=1.2", "a10g"],
         (1, 2),
@@ -57,11 +57,11 @@ STUDIES = {
     ),
     "chats, and one replica to spare": Question(
         "llama-3.1-8b",
-        {"rate_scale": 6.0, "num_requests": 60},
-        ["e2e.p90=14s", "ttft.mean=400ms"],
+        {"rate_scale": 6.0, "num_requests": 30},
+        ["e2e.p90=11s", "ttft.mean=400ms"],
         ["l40s=0.7", "a100-40gb=1.2"],
         (1, 2),
-        Limits(max_gpus=16, spare=1),
+        Limits(max_gpus=12, spare=1),
     ),
 }
 
