@@ -36,7 +36,7 @@ from workloads import (
     synthesize,
 )
 
-__all__ = ["arrivals_at", "request_of", "run_to_the_end", "simulate", "too_long", "workload_of"]
+__all__ = ["arrivals_at", "request_of", "run_to_the_end", "simulate", "simulate_on", "too_long", "workload_of"]
 
 DEFAULT_NUM_REQUESTS = 1000
 """Of traffic that is made up, where nobody says how many."""
@@ -67,10 +67,20 @@ def simulate(
             raise ScenarioError(f"{name}: goes with requests that arrive at times of their own, not with a closed loop")
         return simulate_closed_loop(scenario, trace, on_progress)
     deployment = deploy(scenario, policy)
+    return simulate_on(deployment, trace or workload_of(scenario), on_progress, timeline, batches_per_sample)
+
+
+def simulate_on(
+    deployment: Deployment,
+    trace: Trace,
+    on_progress: Callable[[float, int], None] | None = None,
+    timeline: Path | None = None,
+    batches_per_sample: int = BATCHES_PER_SAMPLE,
+) -> Result:
+    """Replay a trace on a server, which need not be one that a scenario can name; see `simulate`."""
     scheduler, host = with_host_memory(deployment)
     connect = (lambda env, inbox: None) if host is None else host.connect
     recorder = Recorder(scheduler, on_progress, batches_per_sample)
-    trace = trace or workload_of(scenario)
     backing = back(deployment, scheduler, trace)
     if timeline is None:
         arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected, backing.expect)

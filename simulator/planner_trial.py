@@ -15,18 +15,16 @@ import numpy.typing as npt
 
 from simulator.confidence import backlog_share, growth_share, percentile_interval
 from simulator.deployment import Deployment, deploy
-from simulator.engine import arrivals_at, run_to_the_end, workload_of
+from simulator.engine import simulate_on, workload_of
 from simulator.fleet import simulate_fleet
 from simulator.fleet_options import FleetOptions, fleet_of
-from simulator.metrics import inter_token_latencies, rounded, summarize, weighted_percentiles
+from simulator.metrics import inter_token_latencies, rounded, weighted_percentiles
 from simulator.mistakes import MISTAKES
-from simulator.recorder import Recorder
 from simulator.result import Result
 from simulator.scenario import Scenario
 from simulator.slo import Limit, Slo
 from simulator.study_point import Point, read_once
 from simulator.table import Columns
-from workloads import Trace
 
 __all__ = ["Faster", "Trial", "answer", "result_of"]
 
@@ -111,27 +109,7 @@ def result_of(trial: Trial) -> Result:
     fleet = fleet_of(trial.scenario, trial.fleet)
     if fleet is not None:
         return simulate_fleet(*fleet, trace=trace)
-    return _single(trial.faster.applied(deploy(trial.scenario)), trace)
-
-
-def _single(deployment: Deployment, trace: Trace) -> Result:
-    """The run of one server, which need not be one that a scenario can name."""
-    scheduler = deployment.new_scheduler()
-    recorder = Recorder(scheduler)
-    arrivals = arrivals_at(trace, deployment, scheduler, recorder.rejected)
-    run_to_the_end(scheduler, deployment.step_times, arrivals, recorder)
-    tables = {
-        "requests": recorder.requests_table(),
-        "steps": recorder.steps_table(),
-        "token_gaps": recorder.token_gaps_table(),
-    }
-    capacity = deployment.describe()
-    return Result(
-        scenario=deployment.resolved_scenario(),
-        capacity=capacity,
-        tables=tables,
-        summary=summarize(**tables, capacity=capacity, host=None),
-    )
+    return simulate_on(trial.faster.applied(deploy(trial.scenario)), trace)
 
 
 def _measured(trial: Trial, result: Result) -> dict[str, Any]:
