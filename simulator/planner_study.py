@@ -174,11 +174,11 @@ def _reliefs(evaluator: FleetEvaluator, server: Server, rate_per_s: float) -> tu
         ("compute", "twice the FLOP/s", {"faster": Faster(flops=2.0)}),
         ("memory bandwidth", "twice the bandwidth", {"faster": Faster(bandwidth=2.0)}),
         ("KV memory", "twice the blocks", {"num_gpu_blocks_override": 2 * num_blocks}),
-        ("max_num_seqs", f"{2 * limits.max_num_seqs:,} instead of {limits.max_num_seqs:,}",
-         {"max_num_seqs": 2 * limits.max_num_seqs, "max_num_batched_tokens": max(budget, 2 * limits.max_num_seqs)}),
         ("token budget", f"{2 * budget:,} tokens a step instead of {budget:,}", {"max_num_batched_tokens": 2 * budget}),
     ]  # fmt: skip
-    if budget // 2 >= limits.max_num_seqs:
+    if budget // 2 >= limits.max_num_seqs:  # else the budget would have to grow, too: that is a relief of its own
+        twice = f"max_num_seqs {2 * limits.max_num_seqs:,} instead of {limits.max_num_seqs:,}"
+        changes.append(("max_num_seqs", twice, {"max_num_seqs": 2 * limits.max_num_seqs}))
         half = {"max_num_batched_tokens": budget // 2}
         changes.append(("token budget", f"{budget // 2:,} tokens a step instead of {budget:,}", half))
     reliefs = []

@@ -22,6 +22,8 @@ _HOLDS, _FAILS, _CLOSE, _GROWS, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#CC7
 _HIGHEST_RATIO = 30.0
 """What is beyond is drawn at the edge."""
 _LOWEST_RATIO = 0.05
+_CLOSE_PLACES = 1.15
+"""Ratio of prices, and of measures, up to which two names would cover each other."""
 _MARKERS = "osD^v"
 
 
@@ -77,15 +79,22 @@ def _ratio(plan: FleetPlan, candidate: Candidate) -> float:
 
 def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
     named = [] if plan.best is None else [plan.best, *plan.next_best]
+    places: list[tuple[float, float]] = []
     for nth, candidate in enumerate(named):
         at = plan.search.dollars_per_hour(candidate), _ratio(plan, candidate)
-        text = fleet_in_short(plan, candidate)
         if nth == 0:
             axes.scatter(*at, marker="o", s=130, facecolors="none", edgecolors=_HOLDS, linewidths=1.4, zorder=4)
+        crowd = sum(_are_close(at, place) for place in places)
         axes.annotate(
-            text, at, xytext=(9, -14 - 12 * (nth % 2)), textcoords="offset points", fontsize="small",
-            fontweight="bold" if nth == 0 else "normal", arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK},
+            fleet_in_short(plan, candidate), at, xytext=(10, -3 - 12 * crowd), textcoords="offset points",
+            fontsize="small", fontweight="bold" if nth == 0 else "normal",
         )  # fmt: skip
+        places.append(at)
+
+
+def _are_close(first: tuple[float, float], second: tuple[float, float]) -> bool:
+    """Whether names beside these places, (price, ratio), would cover each other."""
+    return all(max(pair) < _CLOSE_PLACES * min(pair) for pair in zip(first, second, strict=True))
 
 
 def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
