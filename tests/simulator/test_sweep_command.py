@@ -23,7 +23,7 @@ LONG = """
 model = "llama-3.1-8b"
 gpu = "l40s"
 max-model-len = 4096
-num-requests = 40
+num-requests = 300
 rate-scale = 20
 [grid]
 seed = [0, 1, 2, 3, 4]
