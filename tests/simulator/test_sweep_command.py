@@ -17,7 +17,9 @@ from simulator.executors import ThisProcess
 from tests.simulator.studies import SMALL, write_study
 
 ROOT = Path(__file__).parents[2]
-KVPLAN = (sys.executable, "-c", "from simulator.cli import main; main()")
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""As in a terminal: what is started in the background is deaf to it, and so is what that starts."""
+KVPLAN = (sys.executable, "-c", f"{HEARS_CTRL_C}; from simulator.cli import main; main()")
 LONG = """
 [base]
 model = "llama-3.1-8b"
