@@ -36,6 +36,7 @@ COMPILED = (
     "simulator/running.py",
     "simulator/scheduler.py",
     "simulator/state_chunks.py",
+    "simulator/step_scheduler.py",
     "simulator/waiting.py",
 )
 """What a replay spends its time in."""

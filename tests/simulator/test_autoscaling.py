@@ -12,7 +12,7 @@ from simulator.lives import PAID, State
 from simulator.operations import Operations
 from simulator.outages import Outage
 from simulator.router import LeastLoaded
-from tests.simulator.test_fleet import SMALL, deployed, row, trace_of
+from tests.simulator.fleets import SMALL, deployed, row, trace_of
 
 THREE_EACH = Autoscaling(target_running=3, max_replicas=5, every_s=5.0, cooldown_s=20.0)
 

@@ -11,7 +11,7 @@ from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.fleet import Fleet, simulate_fleet
 from simulator.router import LeastLoaded, PrefixAware, RoundRobin, SessionAffinity
 from simulator.session_measures import open_at_once
-from tests.simulator.test_fleet import deployed
+from tests.simulator.fleets import deployed
 from workloads import (
     Call,
     Session,

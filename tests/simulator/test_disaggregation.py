@@ -22,7 +22,7 @@ from simulator.replica import wait_until
 from simulator.router import LeastLoaded, PowerOfTwoChoices, PrefixAware, RoundRobin
 from simulator.scenario import ScenarioError
 from tests.kvcache.pools import chunked, full, mamba, sliding
-from tests.simulator.test_fleet import row, trace_of
+from tests.simulator.fleets import row, trace_of
 
 FAST = Link(1e12, 0.0)
 STEP_S = 1.0

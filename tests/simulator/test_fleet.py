@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from functools import cache
 
 import numpy as np
 import pytest
@@ -15,53 +14,34 @@ from kvcache.hashing import PrefixKeys
 from kvcache.prefix_snapshot import PrefixSnapshot
 from simulator import Scenario, simulate
 from simulator.arrival import Arrival
-from simulator.deployment import Deployment, deploy
 from simulator.fleet import Fleet, simulate_fleet
 from simulator.fleet_checks import check_fleet, check_now
-from simulator.replica import wait_until
 from simulator.router import (
     LeastLoaded,
     OneQueue,
     PowerOfTwoChoices,
     PrefixAware,
     RoundRobin,
-    SessionAffinity,
 )
 from tests.kvcache.pools import chunked, full, mamba, sliding
 from tests.simulator.conftest import Arrival as Asked
 from tests.simulator.conftest import new_request, new_scheduler
-from workloads import Trace, TraceRequest, conversation_demo
+from tests.simulator.fleets import (
+    ROUTERS,
+    SMALL,
+    Checked,
+    Scripted,
+    deployed,
+    replica_of,
+    requests,
+    row,
+    rows_of,
+    serve_all,
+    trace_of,
+)  # fmt: skip
+from workloads import Trace, conversation_demo
 
-SMALL = Scenario(model="llama-3.1-8b", step_time_s=1.0, num_gpu_blocks_override=40, max_model_len=256, max_num_seqs=4)
-"""Room for 39 blocks of 16 tokens."""
-ROUTERS = (RoundRobin, LeastLoaded, PowerOfTwoChoices, SessionAffinity, PrefixAware, OneQueue)
 MANY = Scenario(model="gemma-3-1b", gpu="l4", num_gpu_blocks_override=3000, max_model_len=9000)
-
-
-def trace_of(*rows: TraceRequest) -> Trace:
-    """Prefix ids stand for 16 tokens each."""
-    return Trace("test", 16, lambda: iter(rows), len(rows))
-
-
-def row(name: str, at_s: float = 0.0, prompt: int = 16, output: int = 4, ids=(), session=None) -> TraceRequest:
-    return TraceRequest(name, at_s, prompt, output, tuple(ids), session)
-
-
-def replica_of(result) -> dict[str, int]:
-    """Where each request was."""
-    return dict(zip(result.requests["request_id"], result.requests["replica"], strict=True))
-
-
-class Scripted:
-    """A router that sends requests where it is told to, and sees what others see."""
-
-    def __init__(self, *choices: int) -> None:
-        self.choices = list(choices)
-        self.held: list[list[int]] = []
-
-    def choose(self, arrival, replicas):
-        self.held.append([replica.held_tokens(arrival) for replica in replicas])
-        return self.choices.pop(0)
 
 
 # One replica and several
@@ -268,31 +248,6 @@ def test_equal_fleets_give_equal_runs():
 
 # What always holds
 
-requests = st.builds(
-    lambda at_s, prompt, output, shared, session: (at_s, prompt, output, shared, session),
-    st.integers(0, 40), st.integers(1, 200), st.integers(1, 60), st.integers(0, 8), st.sampled_from([None, "x", "y"]),
-)  # fmt: skip
-
-
-@cache
-def deployed(num_blocks: int, async_scheduling: bool) -> Deployment:
-    return deploy(
-        SMALL.model_copy(update={"num_gpu_blocks_override": num_blocks, "async_scheduling": async_scheduling})
-    )
-
-
-class Checked:
-    """A router that looks whether all is in order before it chooses."""
-
-    def __init__(self, router) -> None:
-        self.router = router
-        self.fleet: Fleet | None = None
-
-    def choose(self, arrival, replicas):
-        # The request that is asked for has left no other trace yet than to wait in the fleet's queue.
-        check_now(self.fleet)
-        return self.router.choose(arrival, replicas)
-
 
 @pytest.mark.parametrize("kind", ROUTERS)
 @settings(max_examples=30, deadline=None)
@@ -304,26 +259,15 @@ class Checked:
 )
 def test_invariants_hold_whatever_comes(kind, drawn, sizes, async_scheduling, staleness_s):
     """Requests that are too long, pools that preempt, any router, at every choice and at the end."""
-    rows = [
-        row(str(serial), float(at_s), prompt, output, range(shared), session)
-        for serial, (at_s, prompt, output, shared, session) in enumerate(sorted(drawn, key=lambda each: each[0]))
-    ]
+    rows = rows_of(drawn)
     env, router = simpy.Environment(), Checked(kind())
     fleet = Fleet(env, [deployed(size, async_scheduling) for size in sizes], router, staleness_s)
     router.fleet = fleet
-    env.process(deliver(env, fleet, rows))
-    env.run()
+    serve_all(env, fleet, *rows)
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
     ended = [name for result in results for name in result.tables["requests"]["request_id"]]
     assert sorted(ended) == sorted(each.request_id for each in rows)
-
-
-def deliver(env, fleet, rows):
-    for serial, each in enumerate(rows):
-        if each.arrival_s > env.now:
-            yield wait_until(env, each.arrival_s)
-        fleet.submit(Arrival(each, 16, serial))
 
 
 # Sabotage: each check names what was broken
@@ -334,8 +278,7 @@ def served():
     """A fleet of two that has served three requests, and its results."""
     env = simpy.Environment()
     fleet = Fleet(env, [deployed(40, True)] * 2, RoundRobin())
-    env.process(deliver(env, fleet, [row("a"), row("b", 1.0), row("c", 2.0)]))
-    env.run()
+    serve_all(env, fleet, row("a"), row("b", 1.0), row("c", 2.0))
     return fleet, [replica.result() for replica in fleet.replicas]
 
 

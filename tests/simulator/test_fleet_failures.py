@@ -1,7 +1,6 @@
 """Replicas that fail, are drained and come back: what becomes of requests, and what always holds."""
 
 from collections import Counter
-from functools import cache
 
 import pytest
 import simpy
@@ -9,16 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcache.errors import InvariantError
-from simulator.arrival import Arrival
 from simulator.autoscaling import Autoscaling
-from simulator.deployment import Deployment, deploy
 from simulator.fleet import Fleet, simulate_fleet
 from simulator.fleet_checks import check_fleet, check_now
-from simulator.operations import Operations, operate
+from simulator.operations import Operations
 from simulator.outages import Drain, Outage, RandomOutages
 from simulator.replica import wait_until
 from simulator.router import LeastLoaded, RoundRobin
-from tests.simulator.test_fleet import ROUTERS, SMALL, Scripted, replica_of, requests, row, trace_of
+from tests.simulator.fleets import (
+    ROUTERS,
+    SMALL,
+    Scripted,
+    deployed,
+    replica_of,
+    requests,
+    row,
+    rows_of,
+    serve_all,
+    trace_of,
+)  # fmt: skip
 
 SYNC = SMALL.model_copy(update={"async_scheduling": False})
 BOTH = pytest.mark.parametrize("async_scheduling", [False, True], ids=["synchronous", "asynchronous"])
@@ -281,25 +289,10 @@ def all_operations(draw):
     )  # fmt: skip
 
 
-def deliver(env, fleet, rows):
-    for serial, each in enumerate(rows):
-        if each.arrival_s > env.now:
-            yield wait_until(env, each.arrival_s)
-        fleet.submit(Arrival(each, 16, serial))
-    fleet.close()
-
-
 def look_at(env, fleet, looks_s):
     for at_s in sorted(looks_s):
         yield wait_until(env, at_s)
         check_now(fleet)
-
-
-@cache
-def server(num_blocks: int, async_scheduling: bool, budget: int | None) -> Deployment:
-    """A small budget of tokens lets decodes miss steps."""
-    changes = {"num_gpu_blocks_override": num_blocks, "async_scheduling": async_scheduling}
-    return deploy(SMALL.model_copy(update={**changes, "max_num_batched_tokens": budget}))
 
 
 @pytest.mark.parametrize("kind", ROUTERS)
@@ -314,16 +307,11 @@ def server(num_blocks: int, async_scheduling: bool, budget: int | None) -> Deplo
 )
 def test_invariants_hold_whatever_fails(kind, drawn, sizes, async_scheduling, budget, operations, looks_s):
     """Looked at in every moment of its own choice, and at the end: every request has ended, once."""
-    rows = [
-        row(str(serial), float(at_s), prompt, output, range(shared), session)
-        for serial, (at_s, prompt, output, shared, session) in enumerate(sorted(drawn, key=lambda each: each[0]))
-    ]
+    rows = rows_of(drawn)
     env = simpy.Environment()
-    fleet = Fleet(env, [server(size, async_scheduling, budget) for size in sizes], kind(), operations=operations)
-    env.process(deliver(env, fleet, rows))
+    fleet = Fleet(env, [deployed(size, async_scheduling, budget) for size in sizes], kind(), operations=operations)
     env.process(look_at(env, fleet, looks_s))
-    operate(env, fleet)
-    env.run()
+    serve_all(env, fleet, *rows)
     fleet.give_up()
     results = [replica.result() for replica in fleet.replicas]
     check_fleet(fleet, results)
@@ -339,12 +327,8 @@ def test_invariants_hold_whatever_fails(kind, drawn, sizes, async_scheduling, bu
 def failed():
     """A fleet of two that has lost a replica, has served three requests all the same, and has lost one."""
     env = simpy.Environment()
-    fleet = Fleet(
-        env, [server(40, True, None)] * 2, RoundRobin(), operations=Operations((Outage(0, 2.5),), max_retries=0)
-    )
-    env.process(deliver(env, fleet, [row("a"), row("b", 1.0), row("c", 3.0), row("d", 4.0)]))
-    operate(env, fleet)
-    env.run()
+    fleet = Fleet(env, [deployed(40, True)] * 2, RoundRobin(), operations=Operations((Outage(0, 2.5),), max_retries=0))
+    serve_all(env, fleet, row("a"), row("b", 1.0), row("c", 3.0), row("d", 4.0))
     return fleet, [replica.result() for replica in fleet.replicas]
 
 
@@ -380,7 +364,7 @@ def test_a_request_at_a_replica_that_is_gone_is_noticed(failed):
 
 def test_a_block_that_a_failing_replica_has_lost_is_noticed():
     env = simpy.Environment()
-    fleet = Fleet(env, [server(40, True, None)], RoundRobin())
+    fleet = Fleet(env, [deployed(40, True)], RoundRobin())
     fleet.replicas[0].scheduler.manager.pool.take(1)
     fleet.replicas[0].lives.fail()
     with pytest.raises(InvariantError, match=r"^conservation:"):

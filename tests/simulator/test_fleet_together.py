@@ -16,9 +16,10 @@ from simulator.link import Link
 from simulator.operations import Operations, operate
 from simulator.outages import Outage
 from simulator.router import RoundRobin
+from tests.simulator.fleets import deployed
 from tests.simulator.queues import one_at_a_time
 from tests.simulator.test_closed_loop import sessions
-from tests.simulator.test_fleet_failures import all_operations, server
+from tests.simulator.test_fleet_failures import all_operations
 from tests.simulator.test_session_forests import ROUTERS, forests, named
 from workloads import Call, Trace, TraceRequest
 from workloads.sessions import walk_calls
@@ -52,7 +53,7 @@ def test_every_call_ends_once_whatever_fails(kind, drawn, sizes, async_schedulin
     """Finished, rejected or lost; and the run ends, with every session."""
     forest = sessions(*(named(calls, f"{number}/") for number, calls in enumerate(drawn)))
     env = simpy.Environment()
-    fleet = Fleet(env, [server(size, async_scheduling, None) for size in sizes], kind(), operations=operations)
+    fleet = Fleet(env, [deployed(size, async_scheduling) for size in sizes], kind(), operations=operations)
     runs = SessionRuns(env, ClosedLoop(forest, most), fleet.submit, fleet.close)
     operate(env, fleet)
     env.run()

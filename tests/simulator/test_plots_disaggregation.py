@@ -8,8 +8,8 @@ from simulator import Scenario
 from simulator.deployment import deploy
 from simulator.link import Link
 from simulator.plots_disaggregation import disaggregation_figures, draw_stages, draw_travelling
+from tests.simulator.fleets import row
 from tests.simulator.test_disaggregation import run, server
-from tests.simulator.test_fleet import row
 
 
 @pytest.fixture(scope="module")

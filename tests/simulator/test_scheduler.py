@@ -293,7 +293,7 @@ def test_to_reject_a_request_takes_no_step(serve):
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_whoever_is_preempted_too_often_ends_in_some_way(serve, monkeypatch, async_scheduling):
     """Rejected at the first preemption in vain, unless its last token is on its way: then it finishes."""
-    monkeypatch.setattr("simulator.scheduler.MOST_PREEMPTIONS_IN_VAIN", 0)
+    monkeypatch.setattr("simulator.step_scheduler.MOST_PREEMPTIONS_IN_VAIN", 0)
     for seed in range(100):
         rng = random.Random(seed)
         requests = [

@@ -16,8 +16,8 @@ from simulator.fleet import Fleet
 from simulator.fleet_checks import check_fleet
 from simulator.router import LeastLoaded, OneQueue, PrefixAware, RoundRobin, SessionAffinity
 from simulator.session_measures import open_at_once
+from tests.simulator.fleets import Checked, deployed
 from tests.simulator.test_closed_loop import sessions, times
-from tests.simulator.test_fleet import Checked, deployed
 from workloads import Call, SubAgent
 from workloads.sessions import walk_calls
 

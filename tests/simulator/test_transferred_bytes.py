@@ -12,7 +12,7 @@ from simulator import Scenario
 from simulator.disaggregation import Servers, simulate_disaggregated
 from simulator.link import Link
 from simulator.router import RoundRobin
-from tests.simulator.test_fleet import row, trace_of
+from tests.simulator.fleets import row, trace_of
 
 
 @dataclass(frozen=True)
