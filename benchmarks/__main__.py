@@ -16,9 +16,8 @@ from typing import Any
 
 from benchmarks.floor import floor_of
 from benchmarks.scenarios import SHAPES, Scenario, mooncake_on_gemma3_27b, shared_documents
+from benchmarks.tables import Row, print_table
 from benchmarks.timing import OURS, kvplan, machine, run, speed_of
-
-Row = tuple[str, ...]
 
 
 def main() -> None:
@@ -40,15 +39,13 @@ def main() -> None:
         "million": million_rows,
     }
     for name in arguments.only or ("scheduler", "commands", "growth"):
-        for row in parts[name]():
-            print("| " + " | ".join(row) + " |", flush=True)
+        print_table(parts[name]())
         print()
 
 
 def scheduler_rows(arguments: argparse.Namespace) -> Iterator[Row]:
     """The same schedules by us and by vLLM, in turn: requests per second (median) and the ratio pair by pair."""
     yield "schedule", "requests/s", "steps", "us per step", "vLLM requests/s", "ratio (min, median, max)"
-    yield ("---",) * 6
     scenarios: dict[str, Scenario] = {f"shared documents, {shape}": shared_documents(shape) for shape in SHAPES}
     if arguments.mooncake:
         scenarios["Mooncake 2,000, gemma-3-27b tp2"] = mooncake_on_gemma3_27b(arguments.mooncake)
@@ -88,7 +85,6 @@ def floor_rows() -> Iterator[Row]:
         "us per block",
         "bare pool, us per request",
     )
-    yield ("---",) * 5
     with tempfile.TemporaryDirectory() as folder:
         for shape in SHAPES:
             path = Path(folder) / "scenario.json"
@@ -102,7 +98,6 @@ def floor_rows() -> Iterator[Row]:
 def command_rows(arguments: argparse.Namespace) -> Iterator[Row]:
     """Whole commands, start-up and tables included."""
     yield "command", "wall s (median)", "requests/s"
-    yield ("---",) * 3
     steady = ["--request-rate", "10", "--input-len", "512", "--output-len", "128", "--num-requests"]
     base = ["simulate", "llama-3.1-8b", "--gpu", "h100-80gb", "--no-report", "--json"]
     commands = {
@@ -122,7 +117,6 @@ def command_rows(arguments: argparse.Namespace) -> Iterator[Row]:
 def growth_rows() -> Iterator[Row]:
     """How cost grows with the number of requests at the same load, and with the length of prompts."""
     yield "growth", "seconds", "against the first"
-    yield ("---",) * 3
     first: dict[str, float] = {}
     # One run, so that the machine's moods are the same for all; the pool is empty in the very beginning only.
     tenths_s = synthetic_run(100_000)["tenths_s"]
@@ -166,7 +160,6 @@ def synthetic_run(num_requests: int) -> dict[str, Any]:
 def million_rows() -> Iterator[Row]:
     """A million synthetic requests."""
     yield "load", "wall s", "requests/s", "peak GiB"
-    yield ("---",) * 4
     took = synthetic_run(1_000_000)
     rate = f"{1e6 / took['wall_s']:,.0f}"
     yield "1,000,000 synthetic requests", f"{took['wall_s']:.0f}", rate, f"{took['peak_bytes'] / 2**30:.2f}"

@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.tables import Row, add_server, print_table, server_of
 from benchmarks.timing import machine
 from simulator import Scenario
 from simulator.disaggregation import Servers, simulate_disaggregated
@@ -15,7 +16,6 @@ from simulator.link import Link
 from simulator.router import LeastLoaded
 from workloads import Arrivals, Lengths, Trace, Traffic, synthesize
 
-Row = tuple[str, ...]
 LATENCY_S = 1e-5
 
 
@@ -34,7 +34,6 @@ def traffic(rate_per_s: float, prompt: int, output: int, num_requests: int) -> T
 def rows(scenario: Scenario, num_gpus: int, trace: Trace, gbps: tuple[float, ...]) -> Iterator[Row]:
     """One row for each way to use the GPUs."""
     yield "replicas", "link Gb/s", "TTFT p50 s", "p99", "TPOT p50 ms", "p99", "ITL p99 ms", "E2E mean s", "requests/s"
-    yield ("---",) * 9
     yield f"{num_gpus} equal", "-", *measures(simulate_fleet([scenario] * num_gpus, LeastLoaded(), trace=trace).summary)
     for num_prefill in range(1, num_gpus):
         for each in gbps:
@@ -63,8 +62,7 @@ def measures(summary: dict[str, Any]) -> Row:
 def main() -> None:
     """Print one table for each rate."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="gemma-3-27b")
-    parser.add_argument("--gpu", default="h200")
+    add_server(parser, "gemma-3-27b", "h200")
     parser.add_argument("--num-gpus", type=int, default=4)
     parser.add_argument("--prompt", type=int, default=4000)
     parser.add_argument("--output", type=int, default=200)
@@ -73,12 +71,11 @@ def main() -> None:
     parser.add_argument("--num-requests", type=int, default=1500)
     given = parser.parse_args()
     print(machine())
-    scenario = Scenario(model=given.model, gpu=given.gpu)
+    scenario = server_of(given)
     for rate_per_s in given.rates:
         print(f"\n{rate_per_s:g} requests a second")
         trace = traffic(rate_per_s, given.prompt, given.output, given.num_requests)
-        for row in rows(scenario, given.num_gpus, trace, tuple(given.gbps)):
-            print("| " + " | ".join(row) + " |")
+        print_table(rows(scenario, given.num_gpus, trace, tuple(given.gbps)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tables import Row, add_server, print_table, server_of
 from benchmarks.timing import machine
 from simulator import Scenario, simulate
 from simulator.fleet import simulate_fleet
@@ -37,8 +38,6 @@ RATE_PER_S = 14.0
 """About 60 % of what one H100 sustains at these lengths."""
 NUM_REPLICAS = 4
 
-Row = tuple[str, ...]
-
 
 def traffic(num_replicas: int, num_requests: int) -> Trace:
     """The traffic of the benchmark with a million requests, so many times as fast."""
@@ -58,7 +57,6 @@ def cost_rows(num_requests: int) -> Iterator[Row]:
     """Eight replicas under each router, and before each run one at the same load: the machine's speed drifts."""
     scenario = Scenario(model="llama-3.1-8b", gpu="h100-80gb")
     yield "router", "us per request (CPU)", "of one replica", "ratio"
-    yield ("---",) * 4
     routers: list[Router] = [RoundRobin(), LeastLoaded(), PowerOfTwoChoices(), SessionAffinity(), PrefixAware()]
     for router, staleness_s in [*((router, 0.0) for router in routers), (PrefixAware(), 1.0)]:
         started_s = time.process_time()
@@ -73,7 +71,6 @@ def cost_rows(num_requests: int) -> Iterator[Row]:
 def router_rows(scenario: Scenario, routers: Sequence[tuple[Router, float]]) -> Iterator[Row]:
     """The trace on four replicas under each router, then on one with the pool and the ranks of four."""
     yield "router", "hit rate", "mean TTFT s", "p99 TTFT s", "mean E2E s", "running mean", "requests, least and most"
-    yield ("---",) * 7
     for router, staleness_s in routers:
         result = simulate_fleet([scenario] * NUM_REPLICAS, router, staleness_s)
         counts = [replica.summary["requests"]["finished"] for replica in result.replicas]
@@ -94,7 +91,6 @@ def router_rows(scenario: Scenario, routers: Sequence[tuple[Router, float]]) -> 
 def queue_rows(num_requests: int) -> Iterator[Row]:
     """Mean waits in service times beside theory's: M/D/1 by Pollaczek and Khinchine, M/D/c by Crommelin."""
     yield "servers", "load", "requests", "mean wait", "95 % interval", "theory", "difference"
-    yield ("---",) * 7
     for num_servers, load in ((1, 0.3), (1, 0.6), (1, 0.9), (2, 0.8), (4, 0.8), (8, 0.9)):
         arrivals_s = poisson_s(load * num_servers, num_requests, seed=0)
         waited_s = waits_s(run_queue(arrivals_s, num_servers=num_servers))
@@ -132,10 +128,7 @@ def main() -> None:
     parts.add_parser("queues").add_argument("num_requests", type=int, nargs="?", default=400_000)
     routing = parts.add_parser("routers")
     routing.add_argument("trace", type=Path)
-    routing.add_argument("--model", default="llama-3.1-8b")
-    routing.add_argument("-tp", type=int, default=1)
-    routing.add_argument("--gpu", default="h100-80gb")
-    routing.add_argument("--kv-cache-dtype", default="auto")
+    add_server(routing, "llama-3.1-8b", "h100-80gb")
     routing.add_argument("--rate-scale", type=float, default=1.0)
     routing.add_argument("--num-requests", type=int)
     routing.add_argument("--request-tokens", type=float, nargs="*", default=[PrefixAware().request_tokens])
@@ -146,11 +139,8 @@ def main() -> None:
     elif arguments.part == "queues":
         rows = queue_rows(arguments.num_requests)
     else:
-        scenario = Scenario(
-            model=arguments.model,
-            gpu=arguments.gpu,
-            tensor_parallel_size=arguments.tp,
-            kv_cache_dtype=arguments.kv_cache_dtype,
+        scenario = server_of(
+            arguments,
             trace=arguments.trace,
             rate_scale=arguments.rate_scale,
             num_requests=arguments.num_requests,
@@ -161,8 +151,7 @@ def main() -> None:
         rows = router_rows(
             scenario, [(RoundRobin(), 0.0), (LeastLoaded(), 0.0), (PowerOfTwoChoices(), 0.0), *aware, *stale]
         )
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
+    print_table(rows)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
+from benchmarks.tables import Row, add_server, print_table, server_of
 from benchmarks.timing import machine
 from simulator import Result, Scenario, simulate
 
@@ -17,7 +18,6 @@ ENOUGH_BLOCKS = 20_000_000
 """A pool that evicts nothing."""
 GIB = 1 << 30
 
-Row = tuple[str, ...]
 COLUMNS = (
     "host memory",
     "hit rate, device",
@@ -42,7 +42,6 @@ def rows(scenario: Scenario, sizes: Sequence[float], bandwidths: Sequence[str]) 
     CPU time is compared with that of the first.
     """
     yield COLUMNS
-    yield ("---",) * len(COLUMNS)
     first_s = 0.0
     stated = dict(scenario)
     for bandwidth, size in product(bandwidths or [None], sizes):
@@ -82,26 +81,21 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--model", default="llama-3.1-8b")
-    parser.add_argument("-tp", type=int, default=1)
-    parser.add_argument("--gpu", default="h100-80gb")
+    add_server(parser, "llama-3.1-8b", "h100-80gb")
     parser.add_argument("--rate-scale", type=float, default=0.25)
     parser.add_argument("--num-requests", type=int, default=3000)
     parser.add_argument("--bandwidths", nargs="*", default=[])
     parser.add_argument("--sizes", type=float, nargs="*", default=[0, 100, 500, 2048])
     arguments = parser.parse_args()
     print(machine())
-    scenario = Scenario(
-        model=arguments.model,
-        gpu=arguments.gpu,
-        tensor_parallel_size=arguments.tp,
+    scenario = server_of(
+        arguments,
         trace=arguments.trace,
         rate_scale=arguments.rate_scale,
         num_requests=arguments.num_requests,
         spread_ticks=True,
     )
-    for row in rows(scenario, arguments.sizes, arguments.bandwidths):
-        print("| " + " | ".join(row) + " |", flush=True)
+    print_table(rows(scenario, arguments.sizes, arguments.bandwidths))
 
 
 if __name__ == "__main__":

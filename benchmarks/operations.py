@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Iterator
 
 from benchmarks.fleet import traffic
+from benchmarks.tables import print_table
 from benchmarks.timing import machine
 from simulator import Scenario
 from simulator.autoscaling import Autoscaling
@@ -33,7 +34,6 @@ CASES = {
 def rows(num_requests: int) -> Iterator[tuple[str, ...]]:
     """The same traffic each time: four times 60 % of what one H100 sustains."""
     yield "what happens", "finished", "lost", "tried again", "lost tokens", "p50 TTFT s", "p99 TTFT s", "server s"
-    yield ("---",) * 8
     scenario = Scenario(model="llama-3.1-8b", gpu="h100-80gb")
     for name, (num_replicas, operations) in CASES.items():
         result = simulate_fleet(
@@ -61,8 +61,7 @@ def main() -> None:
     parser.add_argument("num_requests", type=int, nargs="?", default=30_000)
     arguments = parser.parse_args()
     print(machine())
-    for row in rows(arguments.num_requests):
-        print("| " + " | ".join(row) + " |", flush=True)
+    print_table(rows(arguments.num_requests))
 
 
 if __name__ == "__main__":

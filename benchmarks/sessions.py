@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.tables import Row, add_server, print_table, server_of
 from benchmarks.timing import machine
 from simulator import Scenario
 from simulator.fleet import simulate_fleet
@@ -17,8 +18,6 @@ from tests.simulator.queues import machine_repair_per_s, repair_shop, throughput
 
 NUM_REPLICAS = 4
 
-Row = tuple[str, ...]
-
 
 def agent_rows(scenario: Scenario) -> Iterator[Row]:
     """The same sessions on four replicas under each router."""
@@ -26,7 +25,6 @@ def agent_rows(scenario: Scenario) -> Iterator[Row]:
         "router", "hit rate", "mean TTFT s", "p99 TTFT s", "mean E2E s", "mean session s", "in the model s", "of it",
         "sessions", "calls", "rejected", "calls, least and most", "wall s",
     )  # fmt: skip
-    yield ("---",) * 13
     routers: list[tuple[Router, float]] = [
         (RoundRobin(), 0.0),
         (LeastLoaded(), 0.0),
@@ -61,7 +59,6 @@ def agent_rows(scenario: Scenario) -> Iterator[Row]:
 def queue_rows(calls_per_session: int) -> Iterator[Row]:
     """Calls a second of users who think, beside theory's (M/M/1//N, the machine repair model)."""
     yield "users", "think time", "calls", "calls a second", "theory", "difference"
-    yield ("---",) * 6
     for num_users, think_s in ((1, 100.0), (2, 50.0), (4, 100.0), (8, 400.0), (8, 100.0)):
         measured = throughput_per_s(repair_shop(num_users, think_s, calls_per_session))
         theory = machine_repair_per_s(num_users, think_s)
@@ -82,10 +79,7 @@ def main() -> None:
     parts.add_parser("queues").add_argument("calls_per_session", type=int, nargs="?", default=20_000)
     agents = parts.add_parser("agents")
     agents.add_argument("trace", type=Path)
-    agents.add_argument("--model", default="qwen3.6-27b-fp8")
-    agents.add_argument("-tp", type=int, default=1)
-    agents.add_argument("--gpu", default="h200")
-    agents.add_argument("--kv-cache-dtype", default="fp8")
+    add_server(agents, "qwen3.6-27b-fp8", "h200", "fp8")
     agents.add_argument("--concurrent-sessions", type=int, default=64)
     agents.add_argument("--num-sessions", type=int, default=256)
     agents.add_argument("--max-think-time-s", type=float, default=300.0)
@@ -94,19 +88,15 @@ def main() -> None:
     if arguments.part == "queues":
         rows = queue_rows(arguments.calls_per_session)
     else:
-        scenario = Scenario(
-            model=arguments.model,
-            gpu=arguments.gpu,
-            tensor_parallel_size=arguments.tp,
-            kv_cache_dtype=arguments.kv_cache_dtype,
+        scenario = server_of(
+            arguments,
             trace=arguments.trace,
             concurrent_sessions=arguments.concurrent_sessions,
             num_sessions=arguments.num_sessions,
             max_think_time_s=arguments.max_think_time_s,
         )
         rows = agent_rows(scenario)
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
+    print_table(rows)
 
 
 if __name__ == "__main__":
