@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from random import Random
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import simpy
 from simpy.events import Event
 
-from simulator.lives import State
+from simulator.lives import Lives, State
 from simulator.replica import wait_until
 
 if TYPE_CHECKING:
@@ -23,54 +24,56 @@ Process = Generator[Event, object, None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outage:
-    """A replica breaks at a time, whatever runs there, and can start again so many seconds later; None: never."""
+class _AtATime(ABC):
+    """Something happens to a replica at a time, and is over so many seconds later; None: never."""
 
     replica: int
     at_s: float
     for_s: float | None = None
 
     def __post_init__(self) -> None:
-        _check_time(self.replica, self.at_s, self.for_s)
+        if self.replica < 0:
+            raise ValueError(f"replica must be a number from 0, got {self.replica}")
+        if not 0 <= self.at_s < float("inf"):
+            raise ValueError(f"at must be a number of seconds of at least 0, got {self.at_s:g}")
+        if self.for_s is not None and not 0 <= self.for_s < float("inf"):
+            raise ValueError(f"for must be a number of seconds of at least 0, got {self.for_s:g}")
 
     def __str__(self) -> str:
-        return _stated(self.replica, self.at_s, self.for_s)
+        return f"replica={self.replica},at={self.at_s:g}" + ("" if self.for_s is None else f",for={self.for_s:g}")
 
     def run(self, env: simpy.Environment, fleet: Fleet) -> Process:
-        """Break it, and mend it. A replica that is not there then does not break."""
+        """Let it happen. Nothing does to a replica that is not there then."""
         yield wait_until(env, self.at_s)
-        if self.replica >= len(fleet.replicas):
-            return
-        lives = fleet.replicas[self.replica].lives
+        if self.replica < len(fleet.replicas):
+            yield from self._happen(env, fleet, fleet.replicas[self.replica].lives)
+
+    @abstractmethod
+    def _happen(self, env: simpy.Environment, fleet: Fleet, lives: Lives) -> Process:
+        """What it is, from now on."""
+
+
+class Outage(_AtATime):
+    """A replica breaks at a time, whatever runs there, and can start again so many seconds later; None: never."""
+
+    __slots__ = ()
+
+    def _happen(self, env: simpy.Environment, fleet: Fleet, lives: Lives) -> Process:
         lives.fail()
         if self.for_s is not None:
             yield env.timeout(self.for_s)
             lives.repair()
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(_AtATime):
     """A replica takes no requests from a time on, serves those that it has, and is off then.
 
     It is started again so many seconds after that; None: never.
     """
 
-    replica: int
-    at_s: float
-    for_s: float | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        _check_time(self.replica, self.at_s, self.for_s)
-
-    def __str__(self) -> str:
-        return _stated(self.replica, self.at_s, self.for_s)
-
-    def run(self, env: simpy.Environment, fleet: Fleet) -> Process:
-        """Drain it, and start it again."""
-        yield wait_until(env, self.at_s)
-        if self.replica >= len(fleet.replicas):
-            return
-        lives = fleet.replicas[self.replica].lives
+    def _happen(self, env: simpy.Environment, fleet: Fleet, lives: Lives) -> Process:
         lives.drain()
         while lives.is_on:
             yield fleet.next_change()
@@ -123,16 +126,3 @@ class RandomOutages:
                 lives.fail()
                 yield env.timeout(draws.expovariate(1 / self.mttr_s))
                 lives.repair()
-
-
-def _check_time(replica: int, at_s: float, for_s: float | None) -> None:
-    if replica < 0:
-        raise ValueError(f"replica must be a number from 0, got {replica}")
-    if not 0 <= at_s < float("inf"):
-        raise ValueError(f"at must be a number of seconds of at least 0, got {at_s:g}")
-    if for_s is not None and not 0 <= for_s < float("inf"):
-        raise ValueError(f"for must be a number of seconds of at least 0, got {for_s:g}")
-
-
-def _stated(replica: int, at_s: float, for_s: float | None) -> str:
-    return f"replica={replica},at={at_s:g}" + ("" if for_s is None else f",for={for_s:g}")

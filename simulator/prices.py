@@ -2,7 +2,6 @@
 
 import datetime
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +10,7 @@ from typing import Any
 
 from simulator.hardware import UnknownGpuError, find_gpu
 from simulator.scenario import ScenarioError
+from simulator.toml_file import read_toml
 
 __all__ = ["Price", "known_prices", "prices_in", "read_prices"]
 
@@ -36,14 +36,7 @@ def known_prices() -> Mapping[str, Price]:
 
 def read_prices(file: Path) -> dict[str, Price]:
     """The rows of a file like `prices.toml`. Raises ScenarioError with all mistakes, a line each."""
-    try:
-        with file.open("rb") as stream:
-            tables = tomllib.load(stream)
-    except OSError as error:
-        raise ScenarioError(f"--prices: {file} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # TOML, or the encoding
-        raise ScenarioError(f"--prices: {file} is not TOML: {error}") from None
-    prices, mistakes = prices_in(tables, file.name)
+    prices, mistakes = prices_in(read_toml(file, "--prices"), file.name)
     if mistakes:
         raise ScenarioError("\n  ".join([f"--prices: {file} has mistakes:", *mistakes]))
     return prices

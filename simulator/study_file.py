@@ -21,7 +21,6 @@ Everything is checked before anything runs, and all mistakes are told at once.
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -44,6 +43,7 @@ from simulator.study_settings import (
     spelled,
     unused_settings,
 )
+from simulator.toml_file import read_toml
 
 __all__ = ["MOST_POINTS", "SLO_MEASURES", "Study", "StudyPoint", "read_study"]
 
@@ -98,14 +98,7 @@ def read_study(file: Path, most_points: int = MOST_POINTS) -> Study:
 
     Raises ScenarioError where the file cannot be read, or with all its mistakes, a line each.
     """
-    try:
-        with file.open("rb") as stream:
-            tables = tomllib.load(stream)
-    except OSError as error:
-        raise ScenarioError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # TOML, or the encoding
-        raise ScenarioError(f"{file} is not TOML: {error}") from None
-    return _Reader(file, most_points).study(tables)
+    return _Reader(file, most_points).study(read_toml(file))
 
 
 class _Reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from workloads.trace import TraceError
 
@@ -36,3 +37,27 @@ def shown(value: object) -> str:
     """A value in an error, cut to a length that keeps the message one line."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def has_fields(first_lines: Sequence[str], fields: Sequence[str]) -> bool:
+    """Whether one of the lines is a JSON object with these fields."""
+    return any(_is_object_with(line, fields) for line in first_lines)
+
+
+def _is_object_with(line: str, fields: Sequence[str]) -> bool:
+    try:
+        record = parsed_json(line)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.keys() >= set(fields)
+
+
+def json_object(line: str, path: str, row: int) -> dict[str, object]:
+    """The JSON object in a line. Raises `TraceError` where it is none."""
+    try:
+        record = parsed_json(line)
+    except ValueError as error:
+        raise TraceError(f"{path}, row {row:,}: is not valid JSON ({error})") from None
+    if not isinstance(record, dict):
+        raise TraceError(f"{path}, row {row:,}: must be a JSON object, got {shown(record)}")
+    return record

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from workloads.readers._values import parsed_json, shown, whole_number
+from workloads.readers._values import has_fields, json_object, shown, whole_number
 from workloads.sessions import Call, Session, SubAgent
 from workloads.trace import TraceError
 
@@ -41,15 +41,7 @@ _Record = Mapping[str, object]
 
 def recognises(first_lines: Sequence[str]) -> bool:
     """Whether one of the lines is an object with the format's fields."""
-    return any(_has_fields(line) for line in first_lines)
-
-
-def _has_fields(line: str) -> bool:
-    try:
-        record = parsed_json(line)
-    except ValueError:
-        return False
-    return isinstance(record, dict) and record.keys() >= set(FIELDS)
+    return has_fields(first_lines, FIELDS)
 
 
 def read_sessions(lines: Iterable[str], path: str) -> Iterator[Session]:
@@ -85,12 +77,7 @@ class _RowReader:
 
     def session(self, line: str) -> Session:
         """The session of this line."""
-        try:
-            record = parsed_json(line)
-        except ValueError as error:
-            raise TraceError(f"{self.path}, row {self.row:,}: is not valid JSON ({error})") from None
-        if not isinstance(record, dict):
-            raise TraceError(f"{self.path}, row {self.row:,}: must be a JSON object, got {shown(record)}")
+        record = json_object(line, self.path, self.row)
         self.name = self._text(record, "id", "id")
         for name, only in (("block_size", _BLOCK_TOKENS), ("hash_id_scope", "local")):
             value = self._value(record, name, name)

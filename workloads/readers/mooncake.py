@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from workloads.readers._values import parsed_json, shown, whole_number
+from workloads.readers._values import has_fields, json_object, shown, whole_number
 from workloads.trace import TraceError, TraceRequest
 
 NAME = "Mooncake JSONL"
@@ -23,15 +23,7 @@ _MAX_TIMESTAMP_MS = 1e15  # far beyond any clock, still exact to the millisecond
 
 def recognises(first_lines: Sequence[str]) -> bool:
     """Whether one of the lines is an object with the format's fields."""
-    return any(_has_fields(line) for line in first_lines)
-
-
-def _has_fields(line: str) -> bool:
-    try:
-        record = parsed_json(line)
-    except ValueError:
-        return False
-    return isinstance(record, dict) and record.keys() >= set(FIELDS)
+    return has_fields(first_lines, FIELDS)
 
 
 def read_rows(lines: Iterable[str], path: str) -> Iterator[TraceRequest]:
@@ -52,12 +44,7 @@ def read_rows(lines: Iterable[str], path: str) -> Iterator[TraceRequest]:
 
 
 def _record(line: str, path: str, row: int) -> dict[str, object]:
-    try:
-        record = parsed_json(line)
-    except ValueError as error:
-        raise TraceError(f"{path}, row {row:,}: is not valid JSON ({error})") from None
-    if not isinstance(record, dict):
-        raise TraceError(f"{path}, row {row:,}: must be a JSON object, got {shown(record)}")
+    record = json_object(line, path, row)
     for field in FIELDS:
         if field not in record:
             raise TraceError.at(path, row, field, f"is missing (found: {', '.join(record) or 'no field'})")
