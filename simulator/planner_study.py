@@ -13,7 +13,7 @@ from simulator.planner_runs import FleetEvaluator, FleetVerdict
 from simulator.planner_trial import Faster
 from simulator.scenario import Scenario
 
-__all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan"]
+__all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan", "show_a_cheaper_one"]
 
 NUM_NEXT = 3
 MOST_EVALUATIONS = 6
@@ -120,7 +120,7 @@ def make_plan(search: Search, servers: Mapping[str, Server], evaluator: FleetEva
     best = search.run()
     if best is None:
         return FleetPlan(search, servers, evaluator, None)
-    _show_a_cheaper_one(search)
+    show_a_cheaper_one(search)
     next_best = tuple(search.next_best(NUM_NEXT, MOST_EVALUATIONS))
     sustained = {best.choice.name: _sustained(evaluator, best, *_RATES_OF_BEST)}
     sustained |= {each.choice.name: _sustained(evaluator, each, *_RATES_OF_NEXT) for each in next_best}
@@ -129,7 +129,7 @@ def make_plan(search: Search, servers: Mapping[str, Server], evaluator: FleetEva
     return FleetPlan(search, servers, evaluator, best, next_best, sustained, reliefs, rate_per_s)
 
 
-def _show_a_cheaper_one(search: Search) -> None:
+def show_a_cheaper_one(search: Search) -> None:
     """Where arithmetic alone has excluded all that is cheaper, a run of the dearest of these shows it, too."""
     if search.best is None or search.nearest_cheaper() is not None:
         return

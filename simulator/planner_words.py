@@ -107,13 +107,9 @@ def fate_in_words(plan: FleetPlan, choice: Choice) -> str:
             return f"needs {at_least} at least ({choice.least_reason}), more than --max-gpus allows"
         why = f" ({choice.least_reason})" if choice.least_reason else ""
         return f"needs {at_least} at least{why}: {cost}, no less than the answer"
-    if fate == "open":
-        return "not looked at"
-    failed = search.least_open(choice) - 1
+    failed = search.most_failing(choice)
     what = verdict_in_words(plan.verdict(Candidate(choice, failed)))
-    return f"{_replicas(failed)}: {what}" + (
-        ", and more cost more than the answer" if fate == "beaten" and plan.best else ""
-    )
+    return f"{_replicas(failed)}: {what}" + (", and more cost more than the answer" if fate == "beaten" else "")
 
 
 def _replicas(number: int) -> str:
