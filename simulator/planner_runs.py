@@ -11,7 +11,7 @@ from simulator.confidence import Interval, mean_interval
 from simulator.executors import Executors, LocalProcesses, ThisProcess
 from simulator.planner import Candidate
 from simulator.planner_traffic import PlanTraffic
-from simulator.planner_trial import Faster, Trial, answer
+from simulator.planner_trial import Faster, Trial, answer_to
 from simulator.scenario import Scenario, ScenarioError
 from simulator.slo import Limit, Slo
 from simulator.study_store import PointStore
@@ -60,7 +60,7 @@ class TrialRunner:
 
     def _run(self, trials: Mapping[str, Trial]) -> None:
         try:
-            running = {self.executor.submit(answer, trial): key for key, trial in trials.items()}
+            running = {self.executor.submit(answer_to, key, trial): key for key, trial in trials.items()}
             while running:
                 done, _ = wait_for(running, return_when="FIRST_COMPLETED")
                 for future in done:

@@ -1,6 +1,6 @@
 """One simulation of a plan: a fleet, a seed's traffic, and the few numbers that a verdict needs.
 
-A `Trial` can be sent to another process; `measure` answers there, and raises nothing.
+A `Trial` can be sent to another process or machine; `answer_to` answers there, and raises nothing.
 """
 
 import hashlib
@@ -23,10 +23,10 @@ from simulator.mistakes import MISTAKES
 from simulator.result import Result
 from simulator.scenario import Scenario
 from simulator.slo import Limit, Slo
-from simulator.study_point import Point, read_once
+from simulator.study_point import Point, read_once, why_another
 from simulator.table import Columns
 
-__all__ = ["Faster", "Trial", "answer", "result_of"]
+__all__ = ["Faster", "Trial", "answer", "answer_to", "result_of"]
 
 Floats = npt.NDArray[np.float64]
 _FORM = 1
@@ -85,6 +85,12 @@ class Trial:
             "form": _FORM,
         }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def answer_to(key: str, trial: Trial) -> dict[str, Any]:
+    """The same as `answer` in a worker, if there this is the trial of that key; else `status` is "failed"."""
+    why = why_another(key, lambda: replace(trial).key)
+    return answer(trial) if why is None else {"status": "failed", "reason": " ".join(why.split())}
 
 
 def answer(trial: Trial) -> dict[str, Any]:
