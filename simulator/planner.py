@@ -39,6 +39,8 @@ class Choice:
     """Why no number of replicas holds; None: nothing is known against it."""
     wall_ratio: float = math.inf
     """How many times a latency of an empty server is over its limit, where that is the wall."""
+    wall_kind: str = ""
+    """The wall in words that are the same for all choices that have it."""
 
 
 @dataclass(frozen=True, slots=True)

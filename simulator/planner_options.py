@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.deployment import deploy
 from simulator.hardware import find_gpu
+from simulator.memory import WeightsDoNotFitError
 from simulator.mistakes import MISTAKES
 from simulator.planner import Choice, Limits
 from simulator.planner_bounds import Demand, bound_of, guess_replicas
@@ -125,10 +126,14 @@ def _choice(server: Server, demands: Sequence[Demand], longest: int, slo: Slo, l
     try:
         deployment = deploy(Scenario(**server.settings))
     except MISTAKES as error:
-        return Choice(name, dollars, num_gpus, wall=str(error))
+        does_not_fit = isinstance(error, WeightsDoNotFitError)
+        kind = "the weights do not fit" if does_not_fit else f"the server does not start ({error})"
+        return Choice(name, dollars, num_gpus, wall=str(error), wall_kind=kind)
     bound = bound_of(deployment, demands, slo, longest)
     if bound.wall is not None:
-        return Choice(name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio)
+        return Choice(
+            name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio, wall_kind=bound.wall_kind
+        )
     least, most = bound.least_replicas, limits.max_gpus // num_gpus
     guess = guess_replicas(deployment, demands, slo, least, most)
     return Choice(name, dollars, num_gpus, least, bound.reason, guess)

@@ -1,5 +1,6 @@
 """A plan in words: what to rent, why it is enough and less is not, what binds, what would change it, what is open."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -300,7 +301,7 @@ def _not_tried(plan: FleetPlan) -> Iterator[str]:
 
 def _none_holds(plan: FleetPlan) -> Iterator[str]:
     yield f"No fleet of at most {plan.search.limits.max_gpus:,} GPUs meets {plan.evaluator.slo.text}."
-    walls = Counter(_wall_kind(choice) for choice in plan.search.choices if choice.wall is not None)
+    walls = Counter(choice.wall_kind for choice in plan.search.choices if choice.wall is not None)
     number = len(plan.search.choices)
     for wall, count in walls.most_common(_MOST_WALLS):
         yield f"For {count:,} of {number:,} kinds of replica {wall}, whatever their number."
@@ -309,24 +310,10 @@ def _none_holds(plan: FleetPlan) -> Iterator[str]:
         cost = dollars(plan.search.dollars_per_hour(miss))
         yield (f"The nearest miss is {fleet_in_words(plan, miss)} for {cost} an hour: {_how_it_fails(plan, miss)}.")
         return
-    lowest = [choice for choice in plan.search.choices if _is_latency_wall(choice)]
-    if lowest:
-        choice = min(lowest, key=lambda each: (each.wall_ratio, each.name))
+    slow = [choice for choice in plan.search.choices if choice.wall_ratio < math.inf]
+    if slow:
+        choice = min(slow, key=lambda each: (each.wall_ratio, each.name))
         yield f"The nearest miss is {choice.name}: {choice.wall}."
-
-
-def _is_latency_wall(choice: Choice) -> bool:
-    return choice.wall is not None and " on an empty server" in choice.wall
-
-
-def _wall_kind(choice: Choice) -> str:
-    """Walls alike, without the figures."""
-    wall = choice.wall or ""
-    if " on an empty server" in wall:
-        return f"{wall.partition(' is ')[0]} is over its limit on an empty server"
-    if "longest request" in wall:
-        return "the longest request does not fit"
-    return "the weights do not fit or cannot be split"
 
 
 # What it cannot know.
