@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from simulator.confidence import Interval, backlog_share, growth_share, mean_interval, percentile_interval
+from simulator.confidence import Interval, backlog_share, growth_share, mean_interval
 from simulator.planner_runs import GROWING
 
 PLANS = 200
@@ -55,13 +55,6 @@ def test_a_t_interval_holds_the_mean_as_often_as_it_says():
 
 def test_one_value_has_no_interval():
     assert mean_interval([3.0]) == Interval(3.0, 3.0, 3.0)
-
-
-def test_the_order_statistics_around_a_percentile_hold_it_as_often_as_they_say():
-    random = np.random.default_rng(5)
-    truth = -np.log(0.05)
-    intervals = [percentile_interval(random.exponential(size=400), 0.95) for _ in range(1000)]
-    assert np.mean([each.low <= truth <= each.high for each in intervals]) == pytest.approx(0.95, abs=0.03)
 
 
 def test_a_backlog_is_who_came_long_ago_and_still_waits():
