@@ -131,9 +131,7 @@ def _choice(server: Server, demands: Sequence[Demand], longest: int, slo: Slo, l
         return Choice(name, dollars, num_gpus, wall=str(error), wall_kind=kind)
     bound = bound_of(deployment, demands, slo, longest)
     if bound.wall is not None:
-        return Choice(
-            name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio, wall_kind=bound.wall_kind
-        )
+        return Choice(name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio, wall_kind=bound.wall_kind)
     least, most = bound.least_replicas, limits.max_gpus // num_gpus
     guess = guess_replicas(deployment, demands, slo, least, most)
     return Choice(name, dollars, num_gpus, least, bound.reason, guess)

@@ -155,7 +155,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
     from markupsafe import Markup
 
     from simulator.plots import as_svg
-    from simulator.plots_planner import draw_fleets, draw_rates, fleets_inches, rates_inches
+    from simulator.plots_planner import FLEETS_INCHES, RATES_INCHES, draw_fleets, draw_rates
     from simulator.report import inline_svg, render_page
 
     drawn = []
@@ -164,7 +164,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
             (
                 "All fleets",
                 "Below the dashed line every limit is kept on average; a fleet holds where its whole interval does.",
-                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), fleets_inches(plan)))),
+                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), FLEETS_INCHES))),
             )
         )
     if plan.best is not None:
@@ -172,7 +172,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
             (
                 "What one replica sustains",
                 "One replica alone at rising rates; dots are runs, the dotted line is the highest rate that holds.",
-                Markup(inline_svg("rates", as_svg(partial(draw_rates, plan), rates_inches(plan)))),
+                Markup(inline_svg("rates", as_svg(partial(draw_rates, plan), RATES_INCHES))),
             )
         )
     words = sentences(plan)
@@ -233,7 +233,7 @@ def _price_rows(plan: FleetPlan) -> list[list[str]]:
 def write_plan(plan: FleetPlan, folder: Path, folders: Mapping[str, str]) -> list[Path]:
     """Write plan.json, report.html and fleets.png into a folder that is there, each whole or not at all."""
     from simulator.plots import as_png
-    from simulator.plots_planner import draw_fleets, fleets_inches
+    from simulator.plots_planner import FLEETS_INCHES, draw_fleets
 
     text = json.dumps(plan_to_json(plan), indent=2) + "\n"
     page = render_plan(plan, folders)
@@ -241,7 +241,7 @@ def write_plan(plan: FleetPlan, folder: Path, folders: Mapping[str, str]) -> lis
     write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
     write_whole(files[1], lambda path: path.write_text(page, encoding="utf-8"))
     if plan.search.verdicts:
-        picture = as_png(partial(draw_fleets, plan), fleets_inches(plan))
+        picture = as_png(partial(draw_fleets, plan), FLEETS_INCHES)
         files.append(folder / "fleets.png")
         write_whole(files[-1], lambda path: path.write_bytes(picture))
     return files

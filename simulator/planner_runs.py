@@ -140,10 +140,14 @@ class FleetVerdict:
     growth: Interval
     """See `confidence.growth_share`; of traffic that is not steady the backlog."""
     is_growing: bool
-    num_runs: int
     outcomes: tuple[dict[str, Any], ...]
     refusal: str | None = None
     """Why it cannot be judged: it does not start, or turns requests away."""
+
+    @property
+    def num_runs(self) -> int:
+        """With a seed each."""
+        return len(self.outcomes)
 
     @property
     def holds(self) -> bool:
@@ -154,6 +158,11 @@ class FleetVerdict:
     def tightest(self) -> Finding | None:
         """The limit that is nearest to breaking, or broken furthest."""
         return max(self.findings, key=lambda finding: finding.ratio, default=None)
+
+    @property
+    def ratio(self) -> float:
+        """The tightest measure over its limit; infinite where it cannot serve, so that nothing was measured."""
+        return math.inf if self.tightest is None else self.tightest.ratio
 
     @property
     def broken(self) -> list[Finding]:
@@ -221,7 +230,7 @@ def verdict_of(outcomes: Sequence[Mapping[str, Any]], slo: Slo, is_steady: bool)
     """What runs with different seeds say together."""
     refusal = next((why for outcome in outcomes if (why := _refusal(outcome)) is not None), None)
     if refusal is not None:
-        return FleetVerdict((), mean_interval([0.0]), False, len(outcomes), tuple(map(dict, outcomes)), refusal)
+        return FleetVerdict((), mean_interval([0.0]), False, tuple(map(dict, outcomes)), refusal)
     findings = [_finding(limit, outcomes) for limit in slo.limits]
     if slo.attainment is not None:
         values = tuple(float(outcome["attainment"] or 0.0) for outcome in outcomes)
@@ -231,7 +240,6 @@ def verdict_of(outcomes: Sequence[Mapping[str, Any]], slo: Slo, is_steady: bool)
         tuple(finding for finding in findings if finding is not None),
         growth,
         _is_growing(growth, len(outcomes), is_steady),
-        len(outcomes),
         tuple(map(dict, outcomes)),
     )
 

@@ -34,16 +34,16 @@ _MONOTONE = "A replica more is taken never to make a fleet worse, and GPUs to be
 def sentences(plan: FleetPlan) -> list[str]:
     """The whole story, a few sentences each; the first is the answer."""
     if plan.best is None:
-        return [*_none_holds(plan), *_not_tried(plan)]
+        return list(_none_holds(plan))
     return [
         _answer(plan, plan.best),
         _why_it_holds(plan, plan.best),
         *_why_less_does_not(plan),
-        *_what_binds(plan, plan.best),
+        *_what_binds(plan),
         *_how_far(plan, plan.best),
         *_what_would_change(plan, plan.best),
-        *_close_calls(plan),
-        *_not_tried(plan),
+        *_close_calls(plan, plan.best),
+        *_spared(plan),
     ]
 
 
@@ -189,7 +189,7 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
 # What binds.
 
 
-def _what_binds(plan: FleetPlan, best: Candidate) -> Iterator[str]:
+def _what_binds(plan: FleetPlan) -> Iterator[str]:
     if not plan.reliefs:
         return
     at = f"At {format_number(plan.relief_rate_per_s)} requests/s, more than one of its replicas sustains,"
@@ -197,14 +197,13 @@ def _what_binds(plan: FleetPlan, best: Candidate) -> Iterator[str]:
     if what is None:
         yield f"{at} no single relief helps: what binds is not one thing alone."
         return
-    helping = [relief for relief in plan.reliefs if relief.helps]
-    first = helping[0]
+    first = plan.helping[0]
     sentence = f"What binds is {what}. {at} {first.change} {_relief_in_words(first)}"
-    others = [_short_relief(relief) for relief in helping[1:]]
+    others = [_short_relief(relief) for relief in plan.helping[1:]]
     if others:
         sentence += f"; {_listed(others)}"
     idle = dict.fromkeys(relief.what for relief in plan.reliefs if not relief.helps)
-    idle_only = [what for what in idle if what not in {relief.what for relief in helping}]
+    idle_only = [what for what in idle if what not in {relief.what for relief in plan.helping}]
     yield sentence + (f". Loosening {_listed(idle_only)} changes nothing." if idle_only else ".")
 
 
@@ -276,10 +275,9 @@ def trade_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     return ", ".join(parts)
 
 
-def _close_calls(plan: FleetPlan) -> Iterator[str]:
-    close = [each for each in plan.search.verdicts if plan.verdict(each).is_close]
-    if plan.best is not None:
-        close = [each for each in close if plan.search.rank(each) < plan.search.rank(plan.best)]
+def _close_calls(plan: FleetPlan, best: Candidate) -> Iterator[str]:
+    cheaper = [each for each in plan.search.verdicts if plan.search.rank(each) < plan.search.rank(best)]
+    close = [each for each in cheaper if plan.verdict(each).is_close]
     if close:
         dearest = max(close, key=plan.search.rank)
         cost = dollars(plan.search.dollars_per_hour(dearest))
@@ -289,12 +287,12 @@ def _close_calls(plan: FleetPlan) -> Iterator[str]:
         )
 
 
-def _not_tried(plan: FleetPlan) -> Iterator[str]:
-    assumed = [choice for choice in plan.search.choices if plan.search.fate(choice) == "walled"]
+def _spared(plan: FleetPlan) -> Iterator[str]:
+    walled = [choice for choice in plan.search.choices if choice.wall is not None]
     number = len(plan.search.choices)
-    if assumed and plan.best is not None:
+    if walled:
         yield (
-            f"Of {number:,} kinds of replica {len(assumed):,} can never do, by arithmetic;"
+            f"Of {number:,} kinds of replica {len(walled):,} can never do, by arithmetic;"
             f" {len(plan.search.verdicts):,} fleets were simulated."
         )
 

@@ -112,12 +112,12 @@ class Judged(World):
 
     def __call__(self, candidate: Candidate) -> FleetVerdict:
         is_growing = not super().__call__(candidate).holds
-        return FleetVerdict(findings=(), growth=mean_interval([0.0]), is_growing=is_growing, num_runs=1, outcomes=())
+        return FleetVerdict(findings=(), growth=mean_interval([0.0]), is_growing=is_growing, outcomes=())
 
 
 def said_of(search: Search, each: Choice) -> str:
     """What a plan says of a choice."""
-    return fate_in_words(FleetPlan(search, {}, None, search.best), each)
+    return fate_in_words(FleetPlan(search, {}, None), each)
 
 
 def test_a_fleet_far_below_its_bound_may_be_the_most_that_was_seen_to_fail():
