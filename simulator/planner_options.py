@@ -89,6 +89,11 @@ class Server:
         count = f"{self.tensor_parallel} × " if self.tensor_parallel > 1 else ""
         return f"{self.model} on {count}{self.gpu}"
 
+    @property
+    def dollars_per_hour(self) -> float:
+        """What all of its accelerators cost."""
+        return self.price.dollars_per_hour * self.tensor_parallel
+
 
 def servers_of(
     models: Sequence[str], prices: Mapping[str, Price], ranks: Sequence[int], settings: Mapping[str, Any]
@@ -118,11 +123,7 @@ def choices_of(servers: Sequence[Server], traffic: PlanTraffic, slo: Slo, limits
 
 
 def _choice(server: Server, demands: Sequence[Demand], longest: int, slo: Slo, limits: Limits) -> Choice:
-    name, dollars, num_gpus = (
-        server.name,
-        server.price.dollars_per_hour * server.tensor_parallel,
-        server.tensor_parallel,
-    )
+    name, dollars, num_gpus = server.name, server.dollars_per_hour, server.tensor_parallel
     try:
         deployment = deploy(Scenario(**server.settings))
     except MISTAKES as error:
