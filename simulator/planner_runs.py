@@ -16,7 +16,7 @@ from simulator.scenario import Scenario, ScenarioError
 from simulator.slo import Limit, Slo
 from simulator.study_store import PointStore
 
-__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "TrialRunner", "executors_for"]
+__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "TrialRunner", "executors_for", "is_growing"]
 
 FIRST_SEEDS = 2
 """Of a fleet: if the same limit is broken with each of them, it fails, and the others are spared."""
@@ -239,7 +239,7 @@ def verdict_of(outcomes: Sequence[Mapping[str, Any]], slo: Slo, is_steady: bool)
     return FleetVerdict(
         tuple(finding for finding in findings if finding is not None),
         growth,
-        _is_growing(growth, len(outcomes), is_steady),
+        is_growing(growth, len(outcomes), is_steady=is_steady),
         tuple(map(dict, outcomes)),
     )
 
@@ -260,7 +260,8 @@ def _finding(limit: Limit, outcomes: Sequence[Mapping[str, Any]]) -> Finding | N
     return None if None in values else Finding(limit.name, limit.limit_s, values)
 
 
-def _is_growing(growth: Interval, num_runs: int, is_steady: bool) -> bool:
+def is_growing(growth: Interval, num_runs: int, *, is_steady: bool) -> bool:
+    """Whether a queue grows, by the growth (of traffic that is not steady the backlog) of so many runs."""
     if not is_steady:
         return growth.mean > BEHIND
     if num_runs == 1:
