@@ -22,7 +22,7 @@ from kvcache.manager import KVCacheManager
 from kvcache.managers import Load as BlocksToFill
 from simulator.arrival import Arrival
 from simulator.closed_loop_options import traffic_of
-from simulator.deployment import Deployment, deploy
+from simulator.deployment import Deployment, deploy_all
 from simulator.disaggregated_result import DisaggregatedRows, combine_disaggregated
 from simulator.disaggregation_checks import check_disaggregation
 from simulator.fleet import Fleet, begin
@@ -69,11 +69,9 @@ def simulate_disaggregated(
     if not prefill.scenarios or not decode.scenarios:
         raise ValueError("a disaggregated fleet needs a prefill replica and a decode replica at least")
     traffic = traffic_of(prefill.scenarios[0], trace)
-    alike: dict[Scenario, Deployment] = {}
-    deployed = [
-        [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in servers.scenarios]
-        for servers in (prefill, decode)
-    ]
+    num_prefill = len(prefill.scenarios)
+    servers = deploy_all([*prefill.scenarios, *decode.scenarios])
+    deployed = servers[:num_prefill], servers[num_prefill:]
     _check_alike(*deployed)
     env = simpy.Environment()
     world = Disaggregation(env, (prefill, decode), deployed, link, on_progress)

@@ -21,7 +21,7 @@ from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
 from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.closed_loop_options import traffic_of
-from simulator.deployment import Deployment, deploy
+from simulator.deployment import Deployment, deploy_all
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_replica import Replica
 from simulator.fleet_result import FleetResult, all_requests, combine
@@ -90,10 +90,8 @@ def _serve(
     on_progress: Callable[[float, int], None] | None,
 ) -> tuple["Fleet", list[Result], Columns | None]:
     """The fleet when all is over, each replica's result, and the table of the sessions if they are measured."""
-    alike: dict[Scenario, Deployment] = {}
-    deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
-    fleet = Fleet(env, deployments, router, staleness_s, on_progress, operations)
+    fleet = Fleet(env, deploy_all(scenarios), router, staleness_s, on_progress, operations)
     runs = begin(env, traffic, fleet.submit, fleet.close)
     operate(env, fleet)
     env.run()

@@ -141,8 +141,7 @@ class Replica:
     @property
     def kv_cache_usage(self) -> float:
         """Blocks that requests hold, of all but the null block, when a step was planned last."""
-        pool = self.scheduler.manager.pool
-        return 1 - pool.num_free / (pool.num_blocks - 1)
+        return self.scheduler.manager.pool.usage
 
     @property
     def num_in_flight(self) -> int:
@@ -187,11 +186,7 @@ class Replica:
 
     def result(self, *, may_lose: bool = False) -> Result:
         """Its run over all of its lives, as if it had stood alone; it counts lost requests where any may have been."""
-        tables = {
-            "requests": self.recorder.requests_table(),
-            "steps": self.recorder.steps_table(),
-            "token_gaps": self.recorder.token_gaps_table(),
-        }
+        tables = self.recorder.tables()
         capacity, tally = self.deployment.describe(), self._host_tally()
         summary = summarize(**tables, capacity=capacity, host=tally)
         summary["requests"] = count_requests(tables["requests"], may_lose=may_lose)

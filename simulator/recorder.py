@@ -223,6 +223,10 @@ class Recorder:
 
     # Tables.
 
+    def tables(self) -> dict[str, Columns]:
+        """All three, by name."""
+        return {"requests": self.requests_table(), "steps": self.steps_table(), "token_gaps": self.token_gaps_table()}
+
     def requests_table(self) -> Columns:
         """A row per request, in the order in which they ended."""
         names = {name: np.array(values, dtype=object) for name, values in self._names.items()}
