@@ -96,7 +96,7 @@ def simulate_on(
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
         tables=tables,
-        summary=summarize(**tables, capacity=capacity, host=tally),
+        summary=summarize(**tables, capacity=capacity, host=tally, may_lose=False),
         measured_memory=backing.measured(),
         host_tally=tally,
     )
