@@ -41,7 +41,7 @@ def rows(num_requests: int) -> Iterator[tuple[str, ...]]:
         )
         requests, ttft_s = result.summary["requests"], result.summary["ttft_s"]
         cost = result.summary.get("operations") or {
-            "retries": 0, "lost_tokens": 0, "replica_s": 4 * result.summary["makespan_s"],
+            "retries": 0, "lost_tokens": 0, "replica_s": num_replicas * result.summary["makespan_s"],
         }  # fmt: skip
         yield (
             name,

@@ -80,7 +80,7 @@ class Autoscaling:
 
     def _needed(self, fleet: Fleet) -> float:
         """With how many replicas each would have its target at this moment."""
-        serving = [replica for replica in fleet.replicas if replica.lives.state is State.UP]
+        serving = fleet.serving
         if self.target_running is not None:
             return (sum(replica.num_in_flight for replica in serving) + len(fleet.queue)) / self.target_running
         assert self.target_kv_usage is not None

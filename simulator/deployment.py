@@ -1,5 +1,6 @@
 """From a scenario to a replica that can serve: its pool, its settings, its step times."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 from simulator.server import plan_server
 
-__all__ = ["Deployment", "deploy"]
+__all__ = ["Deployment", "deploy", "deploy_all"]
 
 
 @dataclass(frozen=True)
@@ -114,3 +115,9 @@ def deploy(scenario: Scenario, policy: GroupingPolicy | None = None) -> Deployme
     )
     (stage,) = server.stages
     return Deployment(scenario, server.model, server.gpu, stage.budget_bytes, layout, cache_settings, limits)
+
+
+def deploy_all(scenarios: Sequence[Scenario]) -> list[Deployment]:
+    """A server for each; equal scenarios share one description. Raises as `deploy` does."""
+    alike = {scenario: deploy(scenario) for scenario in dict.fromkeys(scenarios)}
+    return [alike[scenario] for scenario in scenarios]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
@@ -14,7 +13,7 @@ from simulator.engine import too_long
 from simulator.fleet_result import FleetResult, combine
 from simulator.hand_over import HandOver
 from simulator.metrics import Floats, distribution, rounded
-from simulator.recorder import TOO_LARGE
+from simulator.recorder import TOO_LARGE, Rows
 from simulator.result import Result
 from simulator.table import Columns
 
@@ -52,43 +51,34 @@ class DisaggregatedRows:
     """A row for each request that ended, as numbers: a run may have millions."""
 
     def __init__(self) -> None:
-        self._times = [array("d") for _ in TIMES]
-        self._counts = [array("q") for _ in COUNTS]
-        self._names: list[list[str | None]] = [[] for _ in NAMES]
+        self._numbers = Rows((*TIMES, *COUNTS), COUNTS)
+        self._names: dict[str, list[str | None]] = {name: [] for name in NAMES}
 
     def append(self, hand_over: HandOver, status: str) -> None:
         """A request ended."""
         row = hand_over.arrival.row
-        for times_s, time_s in zip(self._times, _times(hand_over), strict=True):
-            times_s.append(nan if time_s is None else time_s)
-        for counts, count in zip(self._counts, _counts(hand_over), strict=True):
-            counts.append(count)
+        times = (nan if time_s is None else time_s for time_s in _times(hand_over))
+        self._numbers.append((*times, *_counts(hand_over)))
         reason = _reason(hand_over) if status == "rejected" else None
-        for names, name in zip(self._names, (row.request_id, row.session, status, reason), strict=True):
-            names.append(name)
+        for column, name in zip(self._names.values(), (row.request_id, row.session, status, reason), strict=True):
+            column.append(name)
 
     def columns(self) -> dict[str, np.ndarray]:
         """The table."""
-        names = {name: np.array(values, dtype=object) for name, values in zip(NAMES, self._names, strict=True)}
-        return {
-            "request_id": names.pop("request_id"),
-            **{name: np.array(values, dtype=np.float64) for name, values in zip(TIMES, self._times, strict=True)},
-            **{name: np.array(values, dtype=np.int64) for name, values in zip(COUNTS, self._counts, strict=True)},
-            **names,
-        }
+        names = {name: np.array(values, dtype=object) for name, values in self._names.items()}
+        return {"request_id": names.pop("request_id"), **self._numbers.columns(), **names}
 
 
 def _times(hand_over: HandOver) -> tuple[float | None, ...]:
     """In the order of `TIMES`."""
     prefill, decode, transfer = hand_over.prefill_request, hand_over.decode_request, hand_over.transfer
     assert prefill is not None
-    travelled_s = (None, None) if transfer is None else (transfer.started_s, transfer.arrived_s)
+    travelled_s = (None,) * 3 if transfer is None else (transfer.asked_s, transfer.started_s, transfer.arrived_s)
     decoded_s = (None, None, None) if decode is None else _decoded_s(decode)
     return (
         hand_over.arrival.row.arrival_s,
         prefill.first_scheduled_s,
         prefill.finish_s,
-        hand_over.blocks_taken_s,
         *travelled_s,
         *decoded_s,
     )

@@ -11,6 +11,7 @@ nobody sees; then it is sent to a decode replica, which takes blocks for it, pul
 prompt's last token again and generates all tokens that the user gets.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +23,10 @@ from kvcache.manager import KVCacheManager
 from kvcache.managers import Load as BlocksToFill
 from simulator.arrival import Arrival
 from simulator.closed_loop_options import traffic_of
-from simulator.deployment import Deployment, deploy
+from simulator.deployment import Deployment, deploy_all
 from simulator.disaggregated_result import DisaggregatedRows, combine_disaggregated
 from simulator.disaggregation_checks import check_disaggregation
-from simulator.fleet import Fleet, begin
+from simulator.fleet import Fleet, begin, sessions_of
 from simulator.fleet_replica import Replica
 from simulator.fleet_result import FleetResult
 from simulator.hand_over import HandOver, bytes_to_fill, recomputed_tokens
@@ -69,11 +70,9 @@ def simulate_disaggregated(
     if not prefill.scenarios or not decode.scenarios:
         raise ValueError("a disaggregated fleet needs a prefill replica and a decode replica at least")
     traffic = traffic_of(prefill.scenarios[0], trace)
-    alike: dict[Scenario, Deployment] = {}
-    deployed = [
-        [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in servers.scenarios]
-        for servers in (prefill, decode)
-    ]
+    num_prefill = len(prefill.scenarios)
+    servers = deploy_all([*prefill.scenarios, *decode.scenarios])
+    deployed = servers[:num_prefill], servers[num_prefill:]
     _check_alike(*deployed)
     env = simpy.Environment()
     world = Disaggregation(env, (prefill, decode), deployed, link, on_progress)
@@ -91,12 +90,7 @@ def simulate_disaggregated(
         "link_bytes_per_s": link.bandwidth_bytes_per_s,
         "link_latency_s": link.latency_s,
     }
-    result = combine_disaggregated(world, results, said)
-    if runs is None:
-        return result
-    runs.check(world.load.num)
-    sessions = runs.table()
-    return result if sessions is None else with_sessions(result, sessions)
+    return with_sessions(combine_disaggregated(world, results, said), sessions_of(runs, world.load.num))
 
 
 def _check_alike(prefill: Sequence[Deployment], decode: Sequence[Deployment]) -> None:
@@ -148,8 +142,8 @@ class Disaggregation:
         self.network = Network(env, link)
         self.prefill_replicas: list[PrefillReplica] = []
         self.decode_replicas: list[DecodeReplica] = []
-        self.prefill = _PrefillFleet(self, env, prefill_deployed, prefill)
-        self.decode = _DecodeFleet(self, env, decode_deployed, decode)
+        self.prefill = _TaskFleet(self, PrefillReplica, env, prefill_deployed, prefill)
+        self.decode = _TaskFleet(self, DecodeReplica, env, decode_deployed, decode)
         self.recomputed_tokens = recomputed_tokens(decode_deployed[0].layout.groups)
         self.rows = DisaggregatedRows()
         """A row for each request that has ended."""
@@ -186,20 +180,20 @@ class Disaggregation:
             return
         if request in replica.scheduler.held:  # preempted while its token was on its way, it has nothing to lend
             hand_over.is_lent = True
-            hand_over.num_tokens = hand_over.arrival.row.prompt_tokens - self.recomputed_tokens
         self.decode.submit(hand_over.arrival.changed(arrival_s=self._env.now))
 
     # What a decode replica asks and tells.
 
     def offer(self, serial: int, hit_tokens: int) -> Offer:
-        """What the prefill replica has of a request; cached beginnings do not travel."""
-        num_tokens = self.under_way[serial].num_tokens
-        return Offer(num_tokens, hit_tokens) if num_tokens else NOTHING
+        """What the prefill replica has of a request, once; cached beginnings do not travel."""
+        hand_over = self.under_way[serial]
+        if not hand_over.is_lent or hand_over.transfer is not None:
+            return NOTHING
+        return Offer(hand_over.arrival.row.prompt_tokens - self.recomputed_tokens, hit_tokens)
 
     def start(self, serial: int, request: Request, loads: list[BlocksToFill], replica: "DecodeReplica") -> None:
         """A decode replica has taken blocks for a request: send their contents."""
         hand_over = self.under_way[serial]
-        hand_over.num_tokens = 0
         if not loads:
             self._take_back(hand_over)
             return
@@ -207,7 +201,6 @@ class Disaggregation:
             raise InvariantError(f"lent-until-read: request {request.request_id!r} is to be read and is not there")
         manager, num_ranks = replica.scheduler.manager, replica.deployment.scenario.tensor_parallel_size
         num_bytes, hand_over.padding_bytes = bytes_to_fill(manager, loads, num_ranks)
-        hand_over.blocks_taken_s = self._env.now
 
         def arrived() -> None:
             self._take_back(hand_over)
@@ -226,7 +219,7 @@ class Disaggregation:
         """Nobody will read the blocks that a prefill replica holds for this request, or nobody will any more."""
         if hand_over.is_lent and hand_over.prefill is not None and hand_over.prefill_request is not None:
             hand_over.is_lent = False
-            hand_over.prefill.take_back(hand_over.prefill_request)
+            hand_over.prefill.loaded(hand_over.prefill_request)
 
     def _end(self, hand_over: HandOver, status: str) -> None:
         now_s, arrival = self._env.now, hand_over.arrival
@@ -240,34 +233,54 @@ class Disaggregation:
             self._on_progress(now_s, self.num_arrived - self.load.num)
 
 
-class _PrefillFleet(Fleet):
-    """Replicas for prompts."""
+class _TaskFleet(Fleet):
+    """Replicas with one of the two tasks."""
 
     def __init__(
-        self, world: Disaggregation, env: simpy.Environment, deployed: Sequence[Deployment], servers: Servers
+        self,
+        world: Disaggregation,
+        kind: "type[TaskReplica]",
+        env: simpy.Environment,
+        deployed: Sequence[Deployment],
+        servers: Servers,
     ) -> None:
         self._world = world
+        self._kind = kind
         super().__init__(env, deployed, servers.router, servers.staleness_s)
 
     def _new_replica(self, deployment: Deployment) -> Replica:
-        return PrefillReplica(self._world, self._env, len(self.replicas), deployment, self, self._staleness_s)
+        return self._kind(self._world, self._env, len(self.replicas), deployment, self, self._staleness_s)
 
 
-class _DecodeFleet(_PrefillFleet):
-    """Replicas for outputs."""
-
-    def _new_replica(self, deployment: Deployment) -> Replica:
-        return DecodeReplica(self._world, self._env, len(self.replicas), deployment, self, self._staleness_s)
-
-
-class PrefillReplica(Replica):
-    """A replica that computes prompts and lends their blocks."""
+class TaskReplica(Replica):
+    """What both kinds share: they tell of each request that has left, and hear when blocks have been copied."""
 
     def __init__(self, world: Disaggregation, *of_replica: Any) -> None:
         self._world = world
         super().__init__(*of_replica)
         self.number = len(world.replicas)
         """Among all replicas."""
+
+    def loaded(self, request: Request) -> None:
+        """The contents of its blocks have arrived where they are needed."""
+        self._inbox.loaded(request)
+
+    def _leave(self, requests: list[Request]) -> None:
+        serials = [self._arrivals[request].serial for request in requests]
+        super()._leave(requests)
+        for serial, request in zip(serials, requests, strict=True):
+            self._left(serial, request)
+
+    @abstractmethod
+    def _left(self, serial: int, request: Request) -> None:
+        """A request has ended here."""
+
+
+class PrefillReplica(TaskReplica):
+    """A replica that computes prompts and lends their blocks."""
+
+    def __init__(self, world: Disaggregation, *of_replica: Any) -> None:
+        super().__init__(world, *of_replica)
         world.prefill_replicas.append(self)
         self.sends = Port()
 
@@ -279,28 +292,18 @@ class PrefillReplica(Replica):
         )
         return scheduler, None
 
-    def take_back(self, request: Request) -> None:
-        """Blocks that were lent have been read."""
-        self._inbox.loaded(request)
-
-    def _leave(self, requests: list[Request]) -> None:
-        serials = [self._arrivals[request].serial for request in requests]
-        super()._leave(requests)
-        for serial, request in zip(serials, requests, strict=True):
-            self._world.prompt_left(serial, request, self)
+    def _left(self, serial: int, request: Request) -> None:
+        self._world.prompt_left(serial, request, self)
 
 
-class DecodeReplica(Replica):
+class DecodeReplica(TaskReplica):
     """A replica that generates tokens after prompts which were computed elsewhere: the source of its blocks' contents.
 
     It is a `KVSource`.
     """
 
     def __init__(self, world: Disaggregation, *of_replica: Any) -> None:
-        self._world = world
-        super().__init__(*of_replica)
-        self.number = len(world.replicas)
-        """Among all replicas."""
+        super().__init__(world, *of_replica)
         world.decode_replicas.append(self)
         self.receives = Port()
 
@@ -315,12 +318,5 @@ class DecodeReplica(Replica):
         """The request has its blocks: have their contents sent."""
         self._world.start(self._arrivals[request].serial, request, loads, self)
 
-    def loaded(self, request: Request) -> None:
-        """They have arrived."""
-        self._inbox.loaded(request)
-
-    def _leave(self, requests: list[Request]) -> None:
-        serials = [self._arrivals[request].serial for request in requests]
-        super()._leave(requests)
-        for serial, request in zip(serials, requests, strict=True):
-            self._world.output_left(serial, request, self)
+    def _left(self, serial: int, request: Request) -> None:
+        self._world.output_left(serial, request, self)

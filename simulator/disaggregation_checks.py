@@ -9,7 +9,7 @@ import numpy as np
 
 from kvcache.errors import InvariantError
 from simulator.disaggregated_result import stage_seconds
-from simulator.fleet_checks import LITTLES_LAW_MAY_DIFFER, check_fleet, check_now
+from simulator.fleet_checks import check_all_ended, check_fleet, check_littles_law, check_now
 from simulator.result import Result
 
 if TYPE_CHECKING:
@@ -57,11 +57,7 @@ def check_disaggregation(world: Disaggregation, results: Sequence[Result]) -> No
     check_fleet(world.prefill, results[:num_prefill])
     check_fleet(world.decode, results[num_prefill:])
     requests = world.rows.columns()
-    ended = len(requests["request_id"])
-    if world.num_arrived != ended + world.load.num:
-        raise InvariantError(
-            f"requests-add-up: {world.num_arrived} requests arrived, {ended} ended and {world.load.num} are in flight"
-        )
+    check_all_ended(world.num_arrived, len(requests["request_id"]), world.load)
     travelled = int(requests["transferred_bytes"].sum())
     sent = sum(replica.sends.num_bytes for replica in world.prefill_replicas)
     received = sum(replica.receives.num_bytes for replica in world.decode_replicas)
@@ -77,11 +73,5 @@ def _check_times(world: Disaggregation, requests: dict[str, np.ndarray]) -> None
     for name, seconds in stage_seconds(requests).items():
         if len(seconds) and seconds.min() < -CLOCK_MAY_DIFFER_S:
             raise InvariantError(f"stages-in-order: a request spent {seconds.min()} s in {name}")
-    if world.load.num:
-        return
     times_s = float(np.nansum(requests["finish_s"] - requests["arrival_s"])) + world.rejected_after_s
-    if abs(world.load.request_s - times_s) > LITTLES_LAW_MAY_DIFFER * times_s:
-        raise InvariantError(
-            f"littles-law: requests were there for {world.load.request_s:.6g} s in all by the fleet's count,"
-            f" {times_s:.6g} s by the tables"
-        )
+    check_littles_law(world.load, times_s)

@@ -90,17 +90,13 @@ def simulate_on(
             observer = Timeline(events, scheduler, recorder)
             arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected, backing.expect))
             run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(observer), connect=connect)
-    tables = {
-        "requests": recorder.requests_table(),
-        "steps": recorder.steps_table(),
-        "token_gaps": recorder.token_gaps_table(),
-    }
+    tables = recorder.tables()
     capacity, tally = deployment.describe(), None if host is None else host.tally()
     return Result(
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
         tables=tables,
-        summary=summarize(**tables, capacity=capacity, host=tally),
+        summary=summarize(**tables, capacity=capacity, host=tally, may_lose=False),
         measured_memory=backing.measured(),
         host_tally=tally,
     )

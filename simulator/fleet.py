@@ -21,7 +21,7 @@ from kvcache.errors import InvariantError
 from simulator.arrival import Arrival
 from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.closed_loop_options import traffic_of
-from simulator.deployment import Deployment, deploy
+from simulator.deployment import Deployment, deploy_all
 from simulator.fleet_checks import check_fleet
 from simulator.fleet_replica import Replica
 from simulator.fleet_result import FleetResult, all_requests, combine
@@ -37,7 +37,7 @@ from simulator.session_measures import with_sessions
 from simulator.table import Columns
 from workloads import SessionTrace, Trace
 
-__all__ = ["Fleet", "Replica", "begin", "simulate_closed_loop", "simulate_fleet"]
+__all__ = ["Fleet", "Replica", "begin", "sessions_of", "simulate_closed_loop", "simulate_fleet"]
 
 REPLICA_FAILED = "the replica where it was failed"
 """Why a request is lost that is not tried again."""
@@ -65,7 +65,7 @@ def simulate_fleet(
     fleet, results, sessions = _serve(scenarios, traffic, router, staleness_s, operations, on_progress)
     stated = {"num_replicas": len(scenarios), "router": router_name(router), "router_staleness_s": staleness_s}
     result = combine(fleet, results, stated, all_requests(fleet, results))
-    return result if sessions is None else with_sessions(result, sessions)
+    return with_sessions(result, sessions)
 
 
 def simulate_closed_loop(
@@ -78,7 +78,7 @@ def simulate_closed_loop(
     Arguments and errors are those of `simulator.engine.simulate`.
     """
     _, (result,), sessions = _serve([scenario], traffic_of(scenario, trace), RoundRobin(), 0.0, QUIET, on_progress)
-    return result if sessions is None else with_sessions(result, sessions)
+    return with_sessions(result, sessions)
 
 
 def _serve(
@@ -90,10 +90,8 @@ def _serve(
     on_progress: Callable[[float, int], None] | None,
 ) -> tuple["Fleet", list[Result], Columns | None]:
     """The fleet when all is over, each replica's result, and the table of the sessions if they are measured."""
-    alike: dict[Scenario, Deployment] = {}
-    deployments = [alike.get(scenario) or alike.setdefault(scenario, deploy(scenario)) for scenario in scenarios]
     env = simpy.Environment()
-    fleet = Fleet(env, deployments, router, staleness_s, on_progress, operations)
+    fleet = Fleet(env, deploy_all(scenarios), router, staleness_s, on_progress, operations)
     runs = begin(env, traffic, fleet.submit, fleet.close)
     operate(env, fleet)
     env.run()
@@ -101,10 +99,7 @@ def _serve(
         env.run()
     results = [replica.result(may_lose=operations != QUIET) for replica in fleet.replicas]
     check_fleet(fleet, results)
-    if runs is None:
-        return fleet, results, None
-    runs.check(fleet.load.num)
-    return fleet, results, runs.table()
+    return fleet, results, sessions_of(runs, fleet.load.num)
 
 
 def begin(
@@ -115,6 +110,14 @@ def begin(
         env.process(_arrive(env, traffic, submit, on_over))
         return None
     return SessionRuns(env, traffic, submit, on_over)
+
+
+def sessions_of(runs: SessionRuns | None, num_in_flight: int) -> Columns | None:
+    """The table of what `begin` gave back, once it is checked; None where sessions are not measured."""
+    if runs is None:
+        return None
+    runs.check(num_in_flight)
+    return runs.table()
 
 
 def _arrive(
@@ -152,7 +155,7 @@ class Fleet:
         self._next_change: Event | None = None
         self.replicas: list[Replica] = []
         """All that ever were, in the order of their numbers."""
-        self._serving: list[Replica] = []
+        self.serving: list[Replica] = []
         """Those of them that take requests."""
         self.queue: deque[Arrival] = deque()
         """Who waits for the router to choose."""
@@ -183,11 +186,11 @@ class Fleet:
         if self._is_routing:
             return  # somebody was turned away at the door meanwhile: the loop below goes on
         self._is_routing = True
-        while self.queue and self._serving:
-            chosen = self._router.choose(self.queue[0], self._serving)
+        while self.queue and self.serving:
+            chosen = self._router.choose(self.queue[0], self.serving)
             if chosen is None:
                 break
-            self._send(self.queue.popleft(), self._serving[chosen])
+            self._send(self.queue.popleft(), self.serving[chosen])
         self._is_routing = False
 
     def _send(self, arrival: Arrival, replica: "Replica") -> None:
@@ -284,7 +287,7 @@ class Fleet:
 
     def changed(self, state: State) -> None:
         """A replica has changed its state."""
-        self._serving = [replica for replica in self.replicas if replica.lives.state is State.UP]
+        self.serving = [replica for replica in self.replicas if replica.lives.state is State.UP]
         if self._next_change is not None:
             self._next_change.succeed()
             self._next_change = None

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvcache.errors import InvariantError
+from simulator.load import Load
 from simulator.metrics import inter_token_latencies
 from simulator.result import Result
+from simulator.running import holding
 
 if TYPE_CHECKING:
     from simulator.fleet import Fleet
     from simulator.fleet_replica import Replica
 
-__all__ = ["check_fleet", "check_now"]
+__all__ = ["check_all_ended", "check_fleet", "check_littles_law", "check_now"]
 
-LITTLES_LAW_MAY_DIFFER = 0.01
+LITTLES_LAW_MAY_DIFFER = 1e-9
+"""Of sums of the same times in another order."""
 
 
 def check_now(fleet: Fleet) -> None:
@@ -32,9 +35,9 @@ def check_now(fleet: Fleet) -> None:
         scheduler = replica.scheduler
         there = 0
         if replica.has_server:
-            holding = [*scheduler.running.values(), *scheduler.held]
-            scheduler.manager.check_integrity([request.blocks for request in holding])
-            there = sum(request.finish_s is None for request in holding) + len(scheduler.waiting)
+            holders = holding(scheduler)
+            scheduler.manager.check_integrity([request.blocks for request in holders])
+            there = sum(request.finish_s is None for request in holders) + len(scheduler.waiting)
         if there != replica.num_in_flight:
             raise InvariantError(
                 f"requests-add-up: {replica.num_in_flight} requests were sent to replica {replica.name} and have not"
@@ -58,10 +61,7 @@ def check_fleet(fleet: Fleet, results: Sequence[Result]) -> None:
     """
     check_now(fleet)
     ended = sum(len(result.tables["requests"]["request_id"]) for result in results) + len(fleet.lost_in_queue)
-    if fleet.num_arrived != ended + fleet.load.num:
-        raise InvariantError(
-            f"requests-add-up: {fleet.num_arrived} requests arrived, {ended} ended and {fleet.load.num} are in flight"
-        )
+    check_all_ended(fleet.num_arrived, ended, fleet.load)
     for replica, result in zip(fleet.replicas, results, strict=True):
         _check_tokens(replica, result)
     _check_littles_law(fleet, results)
@@ -83,16 +83,27 @@ def _check_tokens(replica: Replica, result: Result) -> None:
         )
 
 
+def check_all_ended(num_arrived: int, num_ended: int, load: Load) -> None:
+    """Raise InvariantError unless who arrived has ended or is there."""
+    if num_arrived != num_ended + load.num:
+        raise InvariantError(
+            f"requests-add-up: {num_arrived} requests arrived, {num_ended} ended and {load.num} are in flight"
+        )
+
+
 def _check_littles_law(fleet: Fleet, results: Sequence[Result]) -> None:
-    if fleet.load.num:
-        return
     times_s = sum(
         float(np.nansum(result.tables["requests"]["finish_s"] - result.tables["requests"]["arrival_s"]))
         for result in results
     )
     times_s += sum(replica.rejected_after_s for replica in fleet.replicas) + fleet.lost_after_s
-    if abs(fleet.load.request_s - times_s) > LITTLES_LAW_MAY_DIFFER * times_s:
+    check_littles_law(fleet.load, times_s)
+
+
+def check_littles_law(load: Load, times_s: float) -> None:
+    """Raise InvariantError unless all requests together were there as long as their own times add up to."""
+    if not load.num and abs(load.request_s - times_s) > LITTLES_LAW_MAY_DIFFER * times_s:
         raise InvariantError(
-            f"littles-law: requests were there for {fleet.load.request_s:.6g} s in all by the fleet's count,"
+            f"littles-law: requests were there for {load.request_s:.6g} s in all by the fleet's count,"
             f" {times_s:.6g} s by the tables"
         )

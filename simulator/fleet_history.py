@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulator.lives import PAID, State
-from simulator.metrics import rounded
+from simulator.lives import PAID, UP, State
+from simulator.metrics import num_at_once, rounded
 from simulator.recorder import REQUEST_COUNTS, REQUEST_TIMES
 from simulator.table import Columns
 
@@ -48,7 +48,7 @@ class History:
 
     def measures_of(self, replica: Replica) -> dict[str, Any]:
         """Of one replica: the share of the time in which it took requests, what is paid for, what failures cost."""
-        up_s = self._seconds(replica, frozenset({State.UP}))
+        up_s = self._seconds(replica, UP)
         return {
             "availability": rounded(up_s / self._span_s) if self._span_s > 0 else None,
             "replica_s": rounded(self._seconds(replica, PAID)),
@@ -59,11 +59,11 @@ class History:
 
     def measures(self, table: Columns) -> dict[str, Any]:
         """Of all together; `table` is the table above."""
-        up_s = sum(self._seconds(replica, frozenset({State.UP})) for replica in self.replicas)
+        up_s = sum(self._seconds(replica, UP) for replica in self.replicas)
         return {
             "replicas_up": {
                 "mean": rounded(up_s / self._span_s) if self._span_s > 0 else None,
-                "max": int(num_over_time(table, frozenset({State.UP}))[1].max(initial=0)),
+                "max": int(num_over_time(table, UP)[1].max(initial=0)),
             },
             "replica_s": rounded(float(sum(self._seconds(replica, PAID) for replica in self.replicas))),
             "failures": sum(map(self._num_failures, self.replicas)),
@@ -86,10 +86,7 @@ class History:
 def num_over_time(table: Columns, states: frozenset[State]) -> tuple[np.ndarray, np.ndarray]:
     """(times [changes], how many replicas are in one of these states from then on [changes])."""
     is_in = np.isin(table["state"].astype(str), [str(state) for state in states])
-    starts_s, ends_s = table["start_s"][is_in], table["end_s"][is_in]
-    times_s, nth = np.unique(np.concatenate([starts_s, ends_s]), return_inverse=True)
-    changes = np.repeat([1.0, -1.0], len(starts_s))
-    return times_s, np.bincount(nth, changes, len(times_s)).cumsum()
+    return num_at_once(table["start_s"][is_in], table["end_s"][is_in])
 
 
 def lost_table(arrivals: Sequence[Arrival], reason: str) -> dict[str, np.ndarray]:

@@ -16,12 +16,12 @@ from simulator.host_tally import HostTally, add_up_lives
 from simulator.host_tier import HostMemory, with_host_memory
 from simulator.lives import Lives, State
 from simulator.load import Load
-from simulator.metrics import count_requests, summarize
+from simulator.metrics import summarize
 from simulator.recorder import Recorder
 from simulator.replica import Inbox, serve
 from simulator.request import Request
 from simulator.result import Result
-from simulator.running import generated_tokens
+from simulator.running import generated_tokens, holding
 from simulator.scheduler import Scheduler
 
 __all__ = ["Replica"]
@@ -119,9 +119,7 @@ class Replica:
     def _abandon(self) -> None:
         """The server is gone, with its cache and with what requests had got; they are elsewhere from now on."""
         scheduler, self.has_server = self.scheduler, False
-        scheduler.manager.check_integrity(
-            [request.blocks for request in (*scheduler.running.values(), *scheduler.held)]
-        )
+        scheduler.manager.check_integrity([request.blocks for request in holding(scheduler)])
         for _, num_tokens in generated_tokens(scheduler):
             self.lost_tokens += num_tokens
             self.num_lost_answers += num_tokens > 0
@@ -141,8 +139,7 @@ class Replica:
     @property
     def kv_cache_usage(self) -> float:
         """Blocks that requests hold, of all but the null block, when a step was planned last."""
-        pool = self.scheduler.manager.pool
-        return 1 - pool.num_free / (pool.num_blocks - 1)
+        return self.scheduler.manager.pool.usage
 
     @property
     def num_in_flight(self) -> int:
@@ -187,14 +184,9 @@ class Replica:
 
     def result(self, *, may_lose: bool = False) -> Result:
         """Its run over all of its lives, as if it had stood alone; it counts lost requests where any may have been."""
-        tables = {
-            "requests": self.recorder.requests_table(),
-            "steps": self.recorder.steps_table(),
-            "token_gaps": self.recorder.token_gaps_table(),
-        }
+        tables = self.recorder.tables()
         capacity, tally = self.deployment.describe(), self._host_tally()
-        summary = summarize(**tables, capacity=capacity, host=tally)
-        summary["requests"] = count_requests(tables["requests"], may_lose=may_lose)
+        summary = summarize(**tables, capacity=capacity, host=tally, may_lose=may_lose)
         return Result(
             scenario=self.deployment.resolved_scenario(),
             capacity=capacity,

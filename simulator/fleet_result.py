@@ -11,7 +11,7 @@ import numpy as np
 from simulator.fleet_history import NOWHERE, History, lost_table
 from simulator.host_tally import add_up
 from simulator.load import Load
-from simulator.metrics import Floats, count_requests, rounded, summarize
+from simulator.metrics import Floats, rounded, summarize
 from simulator.operations import QUIET, Operations
 from simulator.result import Result
 from simulator.table import Columns
@@ -76,7 +76,8 @@ def combine(
     is_operated = fleet.operations != QUIET
     tallies = [result.host_tally for result in results if result.host_tally is not None]
     host_tally = add_up(tallies) if tallies else None
-    summary = summarize(**tables, capacity={"num_blocks": capacity["num_blocks"] - null_blocks}, host=host_tally)
+    pool = {"num_blocks": capacity["num_blocks"] - null_blocks}
+    summary = summarize(**tables, capacity=pool, host=host_tally, may_lose=is_operated)
     usable_blocks = capacity["num_blocks"] - len(results)
     summary["kv_cache_usage"]["max"] = rounded(_most_at_once(tables["steps"], "held_blocks") / usable_blocks)
     for column in ("running", "waiting"):
@@ -112,7 +113,6 @@ def _add_history(summary: dict[str, Any], tables: dict[str, Any], fleet: Served)
     history = History(fleet.replicas, begin_s, max(last_step_s, fleet.load.changed_s))
     tables["states"] = history.table()
     summary["operations"] = history.measures(tables["states"])
-    summary["requests"] = count_requests(tables["requests"], may_lose=True)
     for replica, measures in zip(fleet.replicas, summary["replicas"], strict=True):
         measures.update(history.measures_of(replica))
 

@@ -32,11 +32,9 @@ class HandOver:
 
     __slots__ = (
         "arrival",
-        "blocks_taken_s",
         "decode",
         "decode_request",
         "is_lent",
-        "num_tokens",
         "padding_bytes",
         "prefill",
         "prefill_request",
@@ -51,13 +49,9 @@ class HandOver:
         """None until its prompt has been computed, or it was rejected there."""
         self.is_lent = False
         """Whether its blocks are held at the prefill replica for others to read."""
-        self.num_tokens = 0
-        """Tokens that can still be had there: none before the prompt is computed, and none a second time."""
         self.decode: DecodeReplica | None = None
         self.decode_request: Request | None = None
         """None until it has ended there."""
-        self.blocks_taken_s: float | None = None
-        """When the decode replica gave it blocks for what travels."""
         self.transfer: Transfer | None = None
         self.padding_bytes = 0
         """By how much whole pages are larger than what travels."""

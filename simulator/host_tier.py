@@ -93,8 +93,7 @@ class HostMemory:
         """That may wait to be copied out. It lies outside the pool."""
         self._block_bytes = num_ranks * deployment.layout.bytes_per_block
         self._step_times = deployment.step_times
-        threshold = limits.long_prefill_token_threshold
-        self._max_chunk = min(threshold or limits.max_num_batched_tokens, limits.max_num_batched_tokens)
+        self._max_chunk = limits.max_chunk
         self._env: simpy.Environment
         self._inbox: Inbox
         self._writes: deque[tuple[float, list[int]]] = deque()

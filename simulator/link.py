@@ -71,11 +71,6 @@ class Network:
         self._link = link
         self._waiting: list[tuple[Transfer, Port, Port, Callable[[], None]]] = []
 
-    @property
-    def num_waiting(self) -> int:
-        """Transfers that wait for others to pass."""
-        return len(self._waiting)
-
     def send(self, num_bytes: int, sender: Port, receiver: Port, on_arrived: Callable[[], None]) -> Transfer:
         """Send bytes as soon as both ports are free; `on_arrived` is called when they are there."""
         transfer = Transfer(num_bytes, self._env.now)

@@ -16,7 +16,7 @@ from simpy.events import Event, Process
 
 from simulator.replica import STOPPED, wait_until
 
-__all__ = ["PAID", "Lives", "Spans", "State"]
+__all__ = ["PAID", "UP", "Lives", "Spans", "State"]
 
 
 class State(StrEnum):
@@ -33,6 +33,7 @@ class State(StrEnum):
     """Nobody wants it."""
 
 
+UP = frozenset({State.UP})
 PAID = frozenset({State.BOOTING, State.UP, State.DRAINING})
 """The states in which a server is there."""
 

@@ -63,11 +63,6 @@ class ConnectedScheduler(Scheduler):
         plan.last_order = request.order - 1
         return False
 
-    def _give_back(self, request: Request) -> None:
-        """What has left its windows goes first, so that who might read the rest could."""
-        self.manager.keep_needed(request.blocks, request.max_tokens - 1)
-        super()._give_back(request)
-
     def _is_in_flight(self, request: Request) -> bool:
         """Whether the step before this one computes something for a running request and is not settled."""
         if self._num_in_flight(request):
@@ -89,20 +84,25 @@ class LoadingScheduler(ConnectedScheduler):
     def _num_delayed(self) -> int:
         return len(self.held)
 
+    def _give_back(self, request: Request) -> None:
+        """What has left its windows goes first, so that who might read the rest could."""
+        self.manager.keep_needed(request.blocks, request.max_tokens - 1)
+        super()._give_back(request)
+
     def _admit_waiting(self, plan: Plan, threshold: int, now_s: float) -> None:
-        if not self._admit_held(plan, threshold, now_s):
-            return
-        while self._may_admit(plan) and self.waiting:
-            request = self.waiting.head()
-            hit_tokens = self.manager.find_hit(request.blocks, request.known_tokens)
-            offer = self._source.offer(request, hit_tokens)
-            if offer.num_tokens > hit_tokens:
-                if not self._start_load(plan, request, offer, hit_tokens):
-                    return
-            elif not self._admit_head(plan, hit_tokens, threshold, now_s):
-                return
-            elif offer.num_tokens and request.is_running:
-                self._source.start(request, [])
+        if self._admit_held(plan, threshold, now_s):
+            super()._admit_waiting(plan, threshold, now_s)
+
+    def _admit_head(self, plan: Plan, hit_tokens: int, threshold: int, now_s: float) -> bool:
+        """As without, unless the source has more of the request than is cached here."""
+        request = self.waiting.head()
+        offer = self._source.offer(request, hit_tokens)
+        if offer.num_tokens > hit_tokens:
+            return self._start_load(plan, request, offer, hit_tokens)
+        is_settled = super()._admit_head(plan, hit_tokens, threshold, now_s)
+        if is_settled and offer.num_tokens and request.is_running:
+            self._source.start(request, [])
+        return is_settled
 
     # Loads.
 
@@ -121,10 +121,7 @@ class LoadingScheduler(ConnectedScheduler):
             self.held[request] = False
             self._source.start(request, loads)
             return True
-        if self.running or self.held:
-            return False
-        plan.rejected.append(self.waiting.pop())
-        return True
+        return self._reject_head(plan)
 
     def _has_room(self, request: Request, loads: list[Load]) -> bool:
         """A load holds its blocks without getting anywhere, so those that others still need are left to them."""
@@ -135,10 +132,6 @@ class LoadingScheduler(ConnectedScheduler):
         begun = (*self.prefilling.values(), *self.held)
         needed = sum(manager.num_blocks_to_the_end(other.blocks, self._whole(other)) for other in begun)
         return manager.has_room_for_load(loads, watermark + needed)
-
-    def _whole(self, request: Request) -> int:
-        """Tokens of a request that are known."""
-        return min(request.known_tokens, self.settings.max_model_len)
 
     # Those whose load has ended.
 
@@ -162,15 +155,13 @@ class LoadingScheduler(ConnectedScheduler):
             self.manager.cache(request.blocks, request.computed)
         start = min(request.computed, request.known_tokens - 1)  # something to sample from
         num_new = self._first_chunk(plan, request, start, threshold)
-        reserve = self._whole(request) if self.settings.reserve_full_isl else 0
+        reserve = self._reserve(request)
         if not num_new or not self.manager.admit_loaded(
             request.blocks, start, start + num_new, reserve_tokens=reserve, alone=not self.running
         ):
             return False
         del self.held[request]
-        cached_tokens = request.cached_tokens
         self._start(request, start, now_s)
-        request.cached_tokens = cached_tokens
         plan.add_chunk(request, num_new)
         return True
 

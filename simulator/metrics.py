@@ -25,6 +25,7 @@ __all__ = [
     "distribution",
     "inter_token_latencies",
     "makespan_s",
+    "num_at_once",
     "over_time",
     "rounded",
     "summarize",
@@ -56,13 +57,22 @@ class Timeline:
 
 
 def summarize(
-    requests: Columns, steps: Columns, token_gaps: Columns, capacity: Mapping[str, Any], host: HostTally | None = None
+    requests: Columns,
+    steps: Columns,
+    token_gaps: Columns,
+    capacity: Mapping[str, Any],
+    host: HostTally | None = None,
+    *,
+    may_lose: bool = False,
 ) -> dict[str, Any]:
-    """All measures of a run as plain values, in a fixed order of keys, ready for JSON; `host` is of its host tier."""
+    """All measures of a run as plain values, in a fixed order of keys, ready for JSON.
+
+    `host` is of its host tier; lost requests are counted where any may have been.
+    """
     span_s = makespan_s(requests, steps)
     gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
     summary = {
-        "requests": count_requests(requests),
+        "requests": count_requests(requests, may_lose=may_lose),
         "makespan_s": span_s,
         "ttft_s": distribution(times_to_first_token_s(requests)),
         "tpot_s": distribution(times_per_output_token_s(requests)),
@@ -106,6 +116,16 @@ def _host_tier(tally: HostTally, requests: Columns, span_s: float) -> dict[str, 
         "dropped_blocks": tally.dropped_blocks,
         "dropped_bytes": tally.dropped_bytes,
     }
+
+
+def num_at_once(starts_s: Floats, ends_s: Floats) -> tuple[Floats, Floats]:
+    """(different times in seconds, in order; how many have begun and not ended from each on).
+
+    A place that is taken again at once stays taken.
+    """
+    times_s, nth = np.unique(np.concatenate([starts_s, ends_s]), return_inverse=True)
+    changes = np.repeat([1.0, -1.0], [len(starts_s), len(ends_s)])
+    return times_s, np.bincount(nth, changes, len(times_s)).cumsum()
 
 
 def makespan_s(requests: Columns, steps: Columns) -> float:

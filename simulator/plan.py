@@ -30,6 +30,11 @@ class SchedulerSettings:
     state_block: int | None = None
     """Tokens between cached Mamba states: prompt chunks end there. None: no layer caches states."""
 
+    @property
+    def max_chunk(self) -> int:
+        """The most tokens of one prompt in a step, while others are there."""
+        return min(self.long_prefill_token_threshold or self.max_num_batched_tokens, self.max_num_batched_tokens)
+
 
 class RunWatcher(Protocol):
     """Whoever wants to know of block tables that change within a row of equal steps."""

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from simulator.fleet_history import num_over_time
-from simulator.lives import PAID, State
+from simulator.lives import PAID, UP, State
 from simulator.metrics import Floats, over_time
 from simulator.plots import (
     INK,
@@ -125,7 +125,7 @@ def draw_states(result: Result, figure: FigureBase) -> None:
 def _draw_numbers(axes: Axes, states: Columns, unit_s: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    since_s, num_up = num_over_time(states, frozenset({State.UP}))
+    since_s, num_up = num_over_time(states, UP)
     axes.fill_between(since_s / unit_s, num_up, step="post", color=STATE_COLOURS[State.UP], linewidth=0)
     since_s, num_paid = num_over_time(states, PAID)
     axes.stairs(num_paid[:-1], since_s / unit_s, baseline=None, color=INK, linewidth=1.2, label="paid for")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.metrics import Floats, Timeline, over_time
+from simulator.metrics import Floats, Timeline, num_at_once, over_time
 from simulator.plots import LINE_COLOURS, FigureKind, edges_of, figures, finish_time_axis, in_unit, legend_above
 from simulator.result import Result
 from simulator.session_measures import open_at_once
@@ -33,13 +33,13 @@ def draw_sessions(result: Result, figure: FigureBase) -> None:
     edges_s = edges_of(result, BINS)
     requests = result.tables["requests"]
     has_ended = ~np.isnan(requests["finish_s"])
-    served = {"start_s": requests["arrival_s"][has_ended], "end_s": requests["finish_s"][has_ended]}
+    in_flight = num_at_once(requests["arrival_s"][has_ended], requests["finish_s"][has_ended])
     edges, unit = in_unit(edges_s)
     axes = figure.subplots()
     at = (edges[:-1] + edges[1:]) / 2
     for label, timeline, colour in (
         ("open sessions", _over_time(*open_at_once(result.tables["sessions"]), edges_s), LINE_COLOURS[0]),
-        ("requests in flight", _over_time(*open_at_once(served), edges_s), LINE_COLOURS[1]),
+        ("requests in flight", _over_time(*in_flight, edges_s), LINE_COLOURS[1]),
     ):
         axes.fill_between(at, timeline.low, timeline.high, color=colour, alpha=0.25, linewidth=0)
         axes.plot(at, timeline.mean, color=colour, label=label)

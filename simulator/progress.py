@@ -26,6 +26,15 @@ Asked = TypeVar("Asked", bound="Candidate")
 Told = TypeVar("Told")
 
 
+def _progress(*columns: TextColumn, shown: bool) -> Progress:
+    """A bar on standard error, and what these columns say; nothing if it is not shown, or goes to a file."""
+    console = Console(stderr=True)
+    described, disable = TextColumn("{task.description}"), not (shown and console.is_terminal)
+    return Progress(
+        described, BarColumn(), *columns, TimeRemainingColumn(), console=console, transient=True, disable=disable
+    )
+
+
 class _Shown:
     """Something that is shown while its block runs."""
 
@@ -51,17 +60,11 @@ class RunProgress(_Shown):
         traffic = traffic_of(scenario)
         self.trace: Trace | None = traffic if isinstance(traffic, Trace) else None
         """None in a closed loop."""
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        self._progress = _progress(
             TextColumn(
                 "{task.completed:,.0f} requests, {task.fields[simulated]} simulated, {task.fields[speed]:,.0f}/s"
             ),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
+            shown=shown,
         )
         is_shown = not self._progress.disable
         total = num_requests or scenario.num_requests or (_num_requests(scenario, traffic) if is_shown else None)
@@ -83,17 +86,8 @@ class StudyProgress(_Shown):
     """Shows on standard error how far several runs of one trace are, together, and when the last will end."""
 
     def __init__(self, name: str, num_requests: int, *, shown: bool) -> None:
-        console = Console(stderr=True)
         self._num_requests = num_requests
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
-        )
+        self._progress = _progress(TextColumn("{task.completed:,.0f} of {task.total:,.0f} requests"), shown=shown)
         self._task = self._progress.add_task(f"Replaying {name}", total=num_requests)
 
     def update(self, num_ended: int, num_runs: int) -> None:
@@ -106,17 +100,11 @@ class PointsProgress(_Shown):
 
     def __init__(self, name: str, num_points: int, num_kept: int, *, shown: bool) -> None:
         """`num_kept`: so many are there already."""
-        console = Console(stderr=True)
         self._lost = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
+        self._progress = _progress(
             TextColumn("{task.completed:,.0f} of {task.total:,.0f} points, {task.fields[running]:,} running"),
             TextColumn("{task.fields[lost]}", style="red"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
+            shown=shown,
         )
         self._task = self._progress.add_task(f"Study {name}", total=num_points, completed=num_kept, running=0, lost="")
 
@@ -135,15 +123,8 @@ class PlanProgress(_Shown):
     """Shows on standard error what a plan is at, and about how long it still takes: a search does not know its end."""
 
     def __init__(self, *, shown: bool) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:,.0f} runs, about {task.total:,.0f} in all"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not (shown and console.is_terminal),
+        self._progress = _progress(
+            TextColumn("{task.completed:,.0f} runs, about {task.total:,.0f} in all"), shown=shown
         )
         self._task = self._progress.add_task("Planning", total=RUNS_OF_A_PLAN)
 

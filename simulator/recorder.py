@@ -17,7 +17,7 @@ from simulator.request import Request
 from simulator.scheduler import Plan, Scheduler
 from simulator.table import Columns
 
-__all__ = ["BATCHES_PER_SAMPLE", "TOO_LARGE", "Recorder"]
+__all__ = ["BATCHES_PER_SAMPLE", "TOO_LARGE", "Recorder", "Rows"]
 
 CHUNK_ROWS = 1 << 15
 BATCHES_PER_SAMPLE = 64
@@ -48,7 +48,7 @@ TOO_LARGE = "its tokens need more blocks than the pool has"
 NO_BYTES = (nan,) * len(BYTE_COLUMNS)
 
 
-class _Rows:
+class Rows:
     """Rows of numbers: tuples at first, packed by the chunk into an array for each column."""
 
     def __init__(self, columns: Sequence[str], integers: Sequence[str] = ()) -> None:
@@ -57,6 +57,7 @@ class _Rows:
         self._packed: dict[str, list[np.ndarray]] = {name: [] for name in columns}
 
     def append(self, row: tuple[float, ...]) -> None:
+        """One more row, a value for each column."""
         self._recent.append(row)
         if len(self._recent) >= CHUNK_ROWS:
             self._pack()
@@ -103,10 +104,10 @@ class Recorder:
         self._pool_bytes = PoolBytes(scheduler)
         self._has_source = scheduler.has_source
         counts = (*REQUEST_COUNTS, "loaded_tokens") if scheduler.has_source else REQUEST_COUNTS
-        self._requests = _Rows((*REQUEST_TIMES, *counts), counts)
+        self._requests = Rows((*REQUEST_TIMES, *counts), counts)
         self._names: dict[str, list[str | None]] = {name: [] for name in REQUEST_NAMES}
-        self._steps = _Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS), STEP_COUNTS)
-        self._gaps = _Rows(("gap_s",))
+        self._steps = Rows((*STEP_TIMES, *STEP_COUNTS, *BYTE_COLUMNS), STEP_COUNTS)
+        self._gaps = Rows(("gap_s",))
         self._in_flight: deque[_Planned] = deque()
         self._late: dict[str, tuple[Request, float | None]] = {}
         """Requests that were preempted or stalled after a token, and when it came; None: it is still in flight."""
@@ -222,6 +223,10 @@ class Recorder:
         )
 
     # Tables.
+
+    def tables(self) -> dict[str, Columns]:
+        """All three, by name."""
+        return {"requests": self.requests_table(), "steps": self.steps_table(), "token_gaps": self.token_gaps_table()}
 
     def requests_table(self) -> Columns:
         """A row per request, in the order in which they ended."""

@@ -6,17 +6,20 @@ from simulator.plan import Plan
 from simulator.request import Request
 from simulator.scheduler import Scheduler
 
-__all__ = ["contexts_after_step", "contexts_before_step", "generated_tokens", "idle_in_step"]
+__all__ = ["contexts_after_step", "contexts_before_step", "generated_tokens", "holding", "idle_in_step"]
 
 Contexts = Iterator[tuple[Request, int]]
 
 
+def holding(scheduler: Scheduler) -> list[Request]:
+    """All that hold blocks: who runs, and who stands aside."""
+    return [*scheduler.running.values(), *scheduler.held]
+
+
 def contexts_after_step(scheduler: Scheduler) -> Contexts:
     """(request, tokens computed once all planned steps are and all loads are there) for all that hold blocks."""
-    for request in scheduler.running.values():
+    for request in holding(scheduler):
         yield request, scheduler.step + request.origin if request.is_decoding else request.computed
-    for request in scheduler.held:
-        yield request, request.computed
 
 
 def contexts_before_step(scheduler: Scheduler) -> Contexts:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from simulator.metrics import Floats, distribution, rounded
+from simulator.metrics import Floats, distribution, num_at_once, rounded
 from simulator.result import Result
 from simulator.table import Columns
 
@@ -14,8 +14,10 @@ __all__ = ["open_at_once", "summarize_sessions", "with_sessions"]
 AnyResult = TypeVar("AnyResult", bound=Result)
 
 
-def with_sessions(result: AnyResult, sessions: Columns) -> AnyResult:
-    """The same run, with the table of its sessions and what it measures."""
+def with_sessions(result: AnyResult, sessions: Columns | None) -> AnyResult:
+    """The same run, with the table of its sessions and what it measures, if there is one."""
+    if sessions is None:
+        return result
     return replace(
         result,
         tables={**result.tables, "sessions": sessions},
@@ -58,10 +60,5 @@ def _at_once(sessions: Columns) -> dict[str, float | int | None]:
 
 def open_at_once(sessions: Columns) -> tuple[Floats, Floats]:
     """(different times in seconds, in order; how many sessions are open from each on)."""
-    has_ended = ~np.isnan(sessions["end_s"])
-    times_s = np.concatenate([sessions["start_s"], sessions["end_s"][has_ended]])
-    changes = np.concatenate([np.ones(len(has_ended)), -np.ones(int(has_ended.sum()))])
-    order = np.argsort(times_s, kind="stable")
-    times_s, num_open = times_s[order], changes[order].cumsum()
-    is_last = np.append(np.diff(times_s) > 0, True)[: len(times_s)]  # a place that is taken again at once stays taken
-    return times_s[is_last], num_open[is_last]
+    ends_s = sessions["end_s"]
+    return num_at_once(sessions["start_s"], ends_s[~np.isnan(ends_s)])

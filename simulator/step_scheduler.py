@@ -60,8 +60,7 @@ class StepScheduler:
         self._decodes = Decodes(reaches)
         # With asynchronous scheduling the last token of a decode is not settled when the next is planned.
         self._lag = int(settings.async_scheduling)
-        threshold = settings.long_prefill_token_threshold
-        self._max_chunk = min(threshold or settings.max_num_batched_tokens, settings.max_num_batched_tokens)
+        self._max_chunk = settings.max_chunk
 
     def add(self, request: Request) -> None:
         """A request has arrived."""
@@ -265,31 +264,44 @@ class StepScheduler:
         num_new = self._first_chunk(plan, request, hit_tokens, threshold)
         if num_new and self._admit(request, hit_tokens, num_new):
             self.waiting.pop()
+            if request.first_scheduled_s is None:
+                request.cached_tokens = hit_tokens
             self._start(request, hit_tokens, now_s)
             plan.add_chunk(request, num_new)
             return True
         if not self.manager.can_read(request.blocks, hit_tokens):
             plan.must_replan = True
             return False
+        return self._reject_head(plan)
+
+    def _reject_head(self, plan: Plan) -> bool:
+        """Reject who has no room and waits first, if nobody will ever make some; False: he waits on."""
         if self.running or self.held:
             return False
         plan.rejected.append(self.waiting.pop())
         return True
 
     def _admit(self, request: Request, hit_tokens: int, num_new: int) -> bool:
-        reserve = min(request.known_tokens, self.settings.max_model_len) if self.settings.reserve_full_isl else 0
+        reserve = self._reserve(request)
         return self.manager.admit(
             request.blocks, hit_tokens, hit_tokens + num_new, reserve_tokens=reserve, alone=not self.running
         )
 
-    def _start(self, request: Request, hit_tokens: int, now_s: float) -> None:
+    def _reserve(self, request: Request) -> int:
+        """Tokens for which there must be room when it is admitted, though it computes only some of them then."""
+        return self._whole(request) if self.settings.reserve_full_isl else 0
+
+    def _whole(self, request: Request) -> int:
+        """Tokens of a request that are known."""
+        return min(request.known_tokens, self.settings.max_model_len)
+
+    def _start(self, request: Request, num_computed: int, now_s: float) -> None:
         if request.first_scheduled_s is None:
             request.first_scheduled_s = now_s
-            request.cached_tokens = hit_tokens
         request.order = self._next_order
         self._next_order += 1
         request.is_running = True
-        request.computed = hit_tokens
+        request.computed = num_computed
         self.running[request.order] = request
         self.prefilling[request.order] = request
 

@@ -25,6 +25,7 @@ from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.loading import KVSource, LoadingScheduler
 from simulator.recorder import Recorder
 from simulator.request import Request
+from simulator.running import holding
 from simulator.scheduler import Scheduler, SchedulerSettings
 from tests.kvcache.pools import full, mamba
 
@@ -66,8 +67,7 @@ class Log:
     in_flight: deque[dict[str, int]] = field(default_factory=deque)
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
-        holding = (*scheduler.running.values(), *scheduler.held)
-        scheduler.manager.check_integrity([request.blocks for request in holding])
+        scheduler.manager.check_integrity([request.blocks for request in holding(scheduler)])
         self.rejected += [request.request_id for request in scheduler.plan.rejected]
         self.in_flight.append(dict(scheduler.scheduled_tokens()))
         self.on_planned(scheduler, batch)

@@ -11,6 +11,7 @@ from simulator.engine import run_to_the_end
 from simulator.latency import ConstantStepTimes
 from simulator.recorder import Recorder
 from simulator.request import Request
+from simulator.running import holding
 from simulator.scheduler import Scheduler
 from simulator.story import Attempt, Cause, HitCut, Story, Wait
 from simulator.watcher import Ended, Watcher
@@ -33,7 +34,7 @@ class Both:
     watcher: Watcher | None
 
     def planned(self, start_s: float, scheduler: Scheduler, batch: Batch) -> None:
-        scheduler.manager.check_integrity([request.blocks for request in scheduler.running.values()])
+        scheduler.manager.check_integrity([request.blocks for request in holding(scheduler)])
         self.recorder.planned(start_s, scheduler, batch)
         if self.watcher is None:
             return

@@ -16,11 +16,11 @@ from simulator.link import Link
 from simulator.operations import Operations, operate
 from simulator.outages import Outage
 from simulator.router import RoundRobin
-from tests.simulator.fleets import deployed
+from tests.simulator.fleets import ROUTERS, deployed
 from tests.simulator.queues import one_at_a_time
 from tests.simulator.test_closed_loop import sessions
 from tests.simulator.test_fleet_failures import all_operations
-from tests.simulator.test_session_forests import ROUTERS, forests, named
+from tests.simulator.test_session_forests import forests, named
 from workloads import Call, Trace, TraceRequest
 from workloads.sessions import walk_calls
 

@@ -14,14 +14,12 @@ from simulator.arrival import Arrival
 from simulator.closed_loop import ClosedLoop, SessionRuns
 from simulator.fleet import Fleet
 from simulator.fleet_checks import check_fleet
-from simulator.router import LeastLoaded, OneQueue, PrefixAware, RoundRobin, SessionAffinity
 from simulator.session_measures import open_at_once
-from tests.simulator.fleets import Checked, deployed
+from tests.simulator.fleets import ROUTERS, Checked, deployed
 from tests.simulator.test_closed_loop import sessions, times
 from workloads import Call, SubAgent
 from workloads.sessions import walk_calls
 
-ROUTERS = (RoundRobin, LeastLoaded, SessionAffinity, PrefixAware, OneQueue)
 leaves = st.builds(
     lambda prompt, output, think, shared: Call(
         "?", prompt, output, float(think), (range(shared),) if shared else ()
