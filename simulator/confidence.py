@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals over seeds, intervals of a percentile, and whether a queue grows.
+"""How sure a figure is: intervals over seeds, and whether a queue grows.
 
 Runs with different seeds are independent, whatever happens within each: Student's t holds for their means, and no
 assumption on the waiting times of neighbouring requests is needed.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Interval", "backlog_share", "growth_share", "mean_interval", "percentile_interval"]
+__all__ = ["Interval", "backlog_share", "growth_share", "mean_interval"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,19 +46,6 @@ def mean_interval(values: Sequence[float]) -> Interval:
     quantile = _T_95[degrees - 1] if degrees <= len(_T_95) else _Z_95
     half = quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
-
-
-def percentile_interval(values: Floats, share: float) -> Interval:
-    """A quantile of `values` [n] with the order statistics around it that hold it in 95% of samples.
-
-    As many of n independent values lie below the true quantile as a binomial variable says (David and Nagaraja, "Order
-    Statistics", 7.1), here by its normal approximation. Neighbouring requests are not independent: the truth is wider.
-    """
-    in_order = np.sort(values)
-    spread = _Z_95 * math.sqrt(len(values) * share * (1 - share))
-    below = max(0, math.floor(len(values) * share - spread) - 1)
-    above = min(len(values) - 1, math.ceil(len(values) * share + spread) - 1)
-    return Interval(float(np.quantile(in_order, share)), float(in_order[below]), float(in_order[max(below, above)]))
 
 
 def growth_share(arrivals_s: Floats, ends_s: Floats) -> float:

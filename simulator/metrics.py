@@ -19,6 +19,7 @@ from simulator.table import Columns
 
 __all__ = [
     "PERCENTILES",
+    "STATISTICS",
     "Timeline",
     "count_requests",
     "distribution",
@@ -36,6 +37,8 @@ __all__ = [
 Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (50, 90, 95, 99)
+STATISTICS = ("mean", *(f"p{percentile}" for percentile in PERCENTILES), "max")
+"""Of a distribution."""
 _SIGNIFICANT_DIGITS = 6
 
 
@@ -280,15 +283,14 @@ def _sum_of_parts(steps: Columns, parts: Iterable[str]) -> Floats:
 
 def distribution(values: Floats, counts: Floats | None = None) -> dict[str, float | None]:
     """Mean, percentiles and maximum of `values` [n], each of which occurs `counts` [n] times, or once."""
-    names = ["mean", *(f"p{percentile}" for percentile in PERCENTILES), "max"]
     if not len(values):
-        return dict.fromkeys(names)
+        return dict.fromkeys(STATISTICS)
     if counts is None:
         percentiles = np.percentile(values, PERCENTILES)
     else:
         percentiles = weighted_percentiles(values, counts, PERCENTILES)
     measures = [np.average(values, weights=counts), *percentiles, values.max()]
-    return dict(zip(names, map(float, measures), strict=True))
+    return dict(zip(STATISTICS, map(float, measures), strict=True))
 
 
 def _elapsed_s(requests: Columns, column: str) -> Floats:
@@ -320,9 +322,11 @@ def _floats(table: Columns, column: str) -> Floats:
 
 
 def rounded(value: Any) -> Any:
-    """A float to six significant digits, None if it is not finite; all that are in a dict; anything else as it is."""
+    """A float to six significant digits, None if it is not finite; all that are in a dict or list; else as it is."""
     if isinstance(value, dict):
         return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
     if isinstance(value, float):
         return float(f"{value:.{_SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
     return value

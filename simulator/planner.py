@@ -39,6 +39,8 @@ class Choice:
     """Why no number of replicas holds; None: nothing is known against it."""
     wall_ratio: float = math.inf
     """How many times a latency of an empty server is over its limit, where that is the wall."""
+    wall_kind: str = ""
+    """The wall in words that are the same for all choices that have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +61,11 @@ class Verdict(Protocol):
 
 Evaluate = Callable[[Candidate], Verdict]
 
-Fate = Literal["best", "holds", "walled", "bounded", "beaten", "open", "fails"]
+Fate = Literal["best", "holds", "walled", "bounded", "beaten", "fails"]
 """
 best: the answer; holds: it holds, at a higher price; walled: no number of replicas holds, by arithmetic; bounded: its
 least fleet costs no less than the answer, by arithmetic; beaten: evaluated, all that is cheaper than the answer fails;
-fails: as many as were allowed fail; open: not looked at, as the search was cut short.
+fails: as many as were allowed fail. All of this is so once the search has run.
 """
 
 
@@ -169,8 +171,11 @@ class Search:
 
     def least_open(self, choice: Choice) -> int:
         """The least number of replicas that may hold, as far as is known."""
-        failed = [each.num_replicas for each, verdict in self._of(choice) if not verdict.holds]
-        return max([choice.least_replicas, *(number + 1 for number in failed)])
+        return max(choice.least_replicas, self.most_failing(choice) + 1)
+
+    def most_failing(self, choice: Choice) -> int:
+        """The most replicas that were seen to fail; 0: none were."""
+        return max((each.num_replicas for each, verdict in self._of(choice) if not verdict.holds), default=0)
 
     def least_holding(self, choice: Choice) -> int | None:
         """The least number of replicas that was seen to hold."""
@@ -187,10 +192,10 @@ class Search:
             return "walled"
         if choice.least_replicas > self.most_replicas(choice):
             return "bounded"
-        if self.least_holding(choice) == self.least_open(choice):
+        if self.least_holding(choice) is not None:
             return "holds"
         if not self._of(choice):
-            return "open" if self.best is None else "bounded"
+            return "bounded"
         return "beaten" if self.least_open(choice) <= self.most_replicas(choice) else "fails"
 
     def next_best(self, num_wanted: int, most_evaluations: int) -> list[Candidate]:

@@ -94,13 +94,18 @@ class Bound:
     """What `least_replicas` follows from."""
     wall_ratio: float = math.inf
     """How many times a latency of an empty server is over its limit, where that is the wall."""
+    wall_kind: str = ""
+    """The wall without its figures."""
 
 
 def bound_of(deployment: Deployment, demands: Sequence[Demand], slo: Slo, longest_tokens: int) -> Bound:
     """The bound under all seeds' traffic: what is below it fails with every seed."""
     max_model_len = deployment.scheduler_settings.max_model_len
     if longest_tokens > max_model_len:
-        return Bound(f"the longest request has {longest_tokens:,} tokens, and at most {max_model_len:,} fit")
+        return Bound(
+            f"the longest request has {longest_tokens:,} tokens, and at most {max_model_len:,} fit",
+            wall_kind="the longest request does not fit",
+        )
     alone = _Alone(deployment)
     walls = [wall for demand in demands if (wall := _wall(alone, demand, slo)) is not None]
     if len(walls) == len(demands):
@@ -193,7 +198,8 @@ def _wall(alone: _Alone, demand: Demand, slo: Slo) -> Bound | None:
 
 def _broken(limit: Limit, at_best_s: float) -> Bound:
     wall = f"{limit.name} is {format_seconds(at_best_s)} on an empty server, over {format_seconds(limit.limit_s)}"
-    return Bound(wall, wall_ratio=at_best_s / limit.limit_s)
+    kind = f"{limit.name} is over its limit on an empty server"
+    return Bound(wall, wall_ratio=at_best_s / limit.limit_s, wall_kind=kind)
 
 
 def _load_bounds(alone: _Alone, demand: Demand, slo: Slo) -> list[tuple[int, str]]:

@@ -4,7 +4,6 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from simulator.planner_runs import FleetEvaluator, TrialRunner, executors_for
 from simulator.planner_study import FleetPlan, make_plan
 from simulator.planner_traffic import SETTINGS as TRAFFIC_SETTINGS
 from simulator.planner_traffic import PlanTraffic, plan_traffic
-from simulator.planner_trial import Trial, result_of
+from simulator.planner_trial import result_of
 from simulator.planner_words import cannot_know, fleet_in_short, sentences, trade_in_words
 from simulator.progress import PlanProgress
 from simulator.run_folder import check_folder, write_run
@@ -100,7 +99,7 @@ def print_plan(
         evaluator = FleetEvaluator(runner, prepared.traffic, prepared.slo, settings, prepared.router)
         search = Search(choices, progress.watched(evaluator), prepared.limits)
         plan = make_plan(search, prepared.by_name, evaluator)
-        folders = _write_runs(plan, folder, pool)
+        folders = _write_runs(plan, folder)
     files = write_plan(plan, folder, folders)
     if as_json:
         sys.stdout.write(json.dumps(plan_to_json(plan), indent=2) + "\n")
@@ -137,27 +136,20 @@ def _limits(question: PlanQuestion) -> Limits:
 # The runs that show it.
 
 
-def _write_runs(plan: FleetPlan, folder: Path, pool: Executor) -> dict[str, str]:
-    """The first seed's run of the answer and of what fails beside it, as `kvplan simulate` would write them."""
+def _write_runs(plan: FleetPlan, folder: Path) -> dict[str, str]:
+    """The first seed's run of the answer and of what fails beside it, as `kvplan simulate` would write them.
+
+    They run once more, here: a worker may be another machine, with other folders.
+    """
     shown: dict[str, tuple[str, Candidate]] = {}
     if plan.best is not None:
         shown["holds"] = ("A run of the fleet that holds", plan.best)
     fails = plan.one_less or plan.nearest_cheaper if plan.best is not None else plan.nearest_miss
-    if fails is not None:
+    if fails is not None and plan.verdict(fails).refusal is None:
         shown["fails"] = ("A run of the cheaper fleet that does not", fails)
-    seed = plan.evaluator.traffic.seeds[0]
-    writing = [
-        pool.submit(_write_run, plan.evaluator.trial(candidate, seed), folder / name)
-        for name, (_, candidate) in shown.items()
-        if plan.verdict(candidate).refusal is None
-    ]
-    for each in writing:
-        each.result()
-    return {name: what for name, (what, candidate) in shown.items() if plan.verdict(candidate).refusal is None}
-
-
-def _write_run(trial: Trial, folder: Path) -> None:
-    write_run(result_of(trial), folder)
+    for name, (_, candidate) in shown.items():
+        write_run(result_of(plan.evaluator.trial(candidate, plan.evaluator.traffic.seeds[0])), folder / name)
+    return {name: what for name, (what, _) in shown.items()}
 
 
 # On the terminal.

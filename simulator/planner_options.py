@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.deployment import deploy
 from simulator.hardware import find_gpu
+from simulator.memory import WeightsDoNotFitError
 from simulator.mistakes import MISTAKES
 from simulator.planner import Choice, Limits
 from simulator.planner_bounds import Demand, bound_of, guess_replicas
@@ -88,6 +89,11 @@ class Server:
         count = f"{self.tensor_parallel} × " if self.tensor_parallel > 1 else ""
         return f"{self.model} on {count}{self.gpu}"
 
+    @property
+    def dollars_per_hour(self) -> float:
+        """What all of its accelerators cost."""
+        return self.price.dollars_per_hour * self.tensor_parallel
+
 
 def servers_of(
     models: Sequence[str], prices: Mapping[str, Price], ranks: Sequence[int], settings: Mapping[str, Any]
@@ -117,18 +123,16 @@ def choices_of(servers: Sequence[Server], traffic: PlanTraffic, slo: Slo, limits
 
 
 def _choice(server: Server, demands: Sequence[Demand], longest: int, slo: Slo, limits: Limits) -> Choice:
-    name, dollars, num_gpus = (
-        server.name,
-        server.price.dollars_per_hour * server.tensor_parallel,
-        server.tensor_parallel,
-    )
+    name, dollars, num_gpus = server.name, server.dollars_per_hour, server.tensor_parallel
     try:
         deployment = deploy(Scenario(**server.settings))
     except MISTAKES as error:
-        return Choice(name, dollars, num_gpus, wall=str(error))
+        does_not_fit = isinstance(error, WeightsDoNotFitError)
+        kind = "the weights do not fit" if does_not_fit else f"the server does not start ({error})"
+        return Choice(name, dollars, num_gpus, wall=str(error), wall_kind=kind)
     bound = bound_of(deployment, demands, slo, longest)
     if bound.wall is not None:
-        return Choice(name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio)
+        return Choice(name, dollars, num_gpus, wall=bound.wall, wall_ratio=bound.wall_ratio, wall_kind=bound.wall_kind)
     least, most = bound.least_replicas, limits.max_gpus // num_gpus
     guess = guess_replicas(deployment, demands, slo, least, most)
     return Choice(name, dollars, num_gpus, least, bound.reason, guess)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.confidence import Interval
+from simulator.metrics import rounded
 from simulator.planner import Candidate
 from simulator.planner_runs import Finding, FleetVerdict
 from simulator.planner_study import FleetPlan, binding
@@ -26,8 +27,6 @@ from simulator.summary_table import format_number, format_seconds, format_share
 
 __all__ = ["candidate_rows", "plan_to_json", "render_plan", "write_plan"]
 
-_DIGITS = 6
-
 
 def plan_to_json(plan: FleetPlan) -> dict[str, Any]:
     """The plan in plain JSON values, the same for the same question: no wall-clock time, and not what was kept."""
@@ -43,7 +42,7 @@ def plan_to_json(plan: FleetPlan) -> dict[str, Any]:
             "router": plan.evaluator.router or "round-robin",
             "max_gpus": search.limits.max_gpus,
             "spare": search.limits.spare,
-            "prices": {server.gpu: _price(server.price) for server in plan.servers.values()},
+            "prices": {server.gpu: server.price.to_json() for server in plan.servers.values()},
         },
         "answer": None if plan.best is None else _fleet(plan, plan.best),
         "next_best": [_fleet(plan, each) for each in plan.next_best],
@@ -70,8 +69,7 @@ def plan_to_json(plan: FleetPlan) -> dict[str, Any]:
         "sentences": sentences(plan),
         "cannot_know": cannot_know(plan),
     }
-    rounded: dict[str, Any] = _rounded(found)
-    return rounded
+    return {key: rounded(value) for key, value in found.items()}
 
 
 def _fleet(plan: FleetPlan, candidate: Candidate) -> dict[str, Any]:
@@ -101,23 +99,8 @@ def _interval(interval: Interval) -> dict[str, float]:
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
 
 
-def _price(price: Any) -> dict[str, Any]:
-    date = None if price.date is None else str(price.date)
-    return {"dollars_per_hour": price.dollars_per_hour, "source": price.source, "date": date}
-
-
 def _plain(value: Any) -> Any:
     return value.name if isinstance(value, Path) else value
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
-    return value
 
 
 # For people.
@@ -155,7 +138,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
     from markupsafe import Markup
 
     from simulator.plots import as_svg
-    from simulator.plots_planner import draw_fleets, draw_rates, fleets_inches, rates_inches
+    from simulator.plots_planner import FLEETS_INCHES, RATES_INCHES, draw_fleets, draw_rates
     from simulator.report import inline_svg, render_page
 
     drawn = []
@@ -164,7 +147,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
             (
                 "All fleets",
                 "Below the dashed line every limit is kept on average; a fleet holds where its whole interval does.",
-                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), fleets_inches(plan)))),
+                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), FLEETS_INCHES))),
             )
         )
     if plan.best is not None:
@@ -172,7 +155,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
             (
                 "What one replica sustains",
                 "One replica alone at rising rates; dots are runs, the dotted line is the highest rate that holds.",
-                Markup(inline_svg("rates", as_svg(partial(draw_rates, plan), rates_inches(plan)))),
+                Markup(inline_svg("rates", as_svg(partial(draw_rates, plan), RATES_INCHES))),
             )
         )
     words = sentences(plan)
@@ -204,7 +187,7 @@ def _times(ratio: float) -> str:
 def _rate_row(plan: FleetPlan, name: str) -> list[str]:
     sustained = plan.sustained[name]
     rate, lows = sustained.per_s, [low for low, _ in sustained.brackets.values()]
-    cost = plan.servers[name].price.dollars_per_hour * plan.servers[name].tensor_parallel
+    cost = plan.servers[name].dollars_per_hour
     spread = f"{format_number(min(lows))} to {format_number(max(lows))}"
     per_dollar = format_number(rate.mean * 3600 / cost) if cost else "–"
     return [name, format_number(rate.mean), spread, per_dollar]
@@ -233,7 +216,7 @@ def _price_rows(plan: FleetPlan) -> list[list[str]]:
 def write_plan(plan: FleetPlan, folder: Path, folders: Mapping[str, str]) -> list[Path]:
     """Write plan.json, report.html and fleets.png into a folder that is there, each whole or not at all."""
     from simulator.plots import as_png
-    from simulator.plots_planner import draw_fleets, fleets_inches
+    from simulator.plots_planner import FLEETS_INCHES, draw_fleets
 
     text = json.dumps(plan_to_json(plan), indent=2) + "\n"
     page = render_plan(plan, folders)
@@ -241,7 +224,7 @@ def write_plan(plan: FleetPlan, folder: Path, folders: Mapping[str, str]) -> lis
     write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
     write_whole(files[1], lambda path: path.write_text(page, encoding="utf-8"))
     if plan.search.verdicts:
-        picture = as_png(partial(draw_fleets, plan), fleets_inches(plan))
+        picture = as_png(partial(draw_fleets, plan), FLEETS_INCHES)
         files.append(folder / "fleets.png")
         write_whole(files[-1], lambda path: path.write_bytes(picture))
     return files

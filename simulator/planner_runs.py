@@ -11,12 +11,12 @@ from simulator.confidence import Interval, mean_interval
 from simulator.executors import Executors, LocalProcesses, ThisProcess
 from simulator.planner import Candidate
 from simulator.planner_traffic import PlanTraffic
-from simulator.planner_trial import Faster, Trial, answer
+from simulator.planner_trial import Faster, Trial, answer_to
 from simulator.scenario import Scenario, ScenarioError
 from simulator.slo import Limit, Slo
 from simulator.study_store import PointStore
 
-__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "TrialRunner", "executors_for"]
+__all__ = ["Finding", "FleetEvaluator", "FleetVerdict", "TrialRunner", "executors_for", "is_growing"]
 
 FIRST_SEEDS = 2
 """Of a fleet: if the same limit is broken with each of them, it fails, and the others are spared."""
@@ -60,7 +60,7 @@ class TrialRunner:
 
     def _run(self, trials: Mapping[str, Trial]) -> None:
         try:
-            running = {self.executor.submit(answer, trial): key for key, trial in trials.items()}
+            running = {self.executor.submit(answer_to, key, trial): key for key, trial in trials.items()}
             while running:
                 done, _ = wait_for(running, return_when="FIRST_COMPLETED")
                 for future in done:
@@ -140,10 +140,14 @@ class FleetVerdict:
     growth: Interval
     """See `confidence.growth_share`; of traffic that is not steady the backlog."""
     is_growing: bool
-    num_runs: int
     outcomes: tuple[dict[str, Any], ...]
     refusal: str | None = None
     """Why it cannot be judged: it does not start, or turns requests away."""
+
+    @property
+    def num_runs(self) -> int:
+        """With a seed each."""
+        return len(self.outcomes)
 
     @property
     def holds(self) -> bool:
@@ -154,6 +158,11 @@ class FleetVerdict:
     def tightest(self) -> Finding | None:
         """The limit that is nearest to breaking, or broken furthest."""
         return max(self.findings, key=lambda finding: finding.ratio, default=None)
+
+    @property
+    def ratio(self) -> float:
+        """The tightest measure over its limit; infinite where it cannot serve, so that nothing was measured."""
+        return math.inf if self.tightest is None else self.tightest.ratio
 
     @property
     def broken(self) -> list[Finding]:
@@ -221,7 +230,7 @@ def verdict_of(outcomes: Sequence[Mapping[str, Any]], slo: Slo, is_steady: bool)
     """What runs with different seeds say together."""
     refusal = next((why for outcome in outcomes if (why := _refusal(outcome)) is not None), None)
     if refusal is not None:
-        return FleetVerdict((), mean_interval([0.0]), False, len(outcomes), tuple(map(dict, outcomes)), refusal)
+        return FleetVerdict((), mean_interval([0.0]), False, tuple(map(dict, outcomes)), refusal)
     findings = [_finding(limit, outcomes) for limit in slo.limits]
     if slo.attainment is not None:
         values = tuple(float(outcome["attainment"] or 0.0) for outcome in outcomes)
@@ -230,8 +239,7 @@ def verdict_of(outcomes: Sequence[Mapping[str, Any]], slo: Slo, is_steady: bool)
     return FleetVerdict(
         tuple(finding for finding in findings if finding is not None),
         growth,
-        _is_growing(growth, len(outcomes), is_steady),
-        len(outcomes),
+        is_growing(growth, len(outcomes), is_steady=is_steady),
         tuple(map(dict, outcomes)),
     )
 
@@ -252,7 +260,8 @@ def _finding(limit: Limit, outcomes: Sequence[Mapping[str, Any]]) -> Finding | N
     return None if None in values else Finding(limit.name, limit.limit_s, values)
 
 
-def _is_growing(growth: Interval, num_runs: int, is_steady: bool) -> bool:
+def is_growing(growth: Interval, num_runs: int, *, is_steady: bool) -> bool:
+    """Whether a queue grows, by the growth (of traffic that is not steady the backlog) of so many runs."""
     if not is_steady:
         return growth.mean > BEHIND
     if num_runs == 1:

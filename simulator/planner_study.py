@@ -1,6 +1,5 @@
 """A whole plan: the search, what comes next, what a replica sustains, what binds, and the runs that show it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from simulator.planner_runs import FleetEvaluator, FleetVerdict
 from simulator.planner_trial import Faster
 from simulator.scenario import Scenario
 
-__all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan"]
+__all__ = ["FleetPlan", "Relief", "Sustained", "binding", "make_plan", "show_a_cheaper_one"]
 
 NUM_NEXT = 3
 MOST_EVALUATIONS = 6
@@ -25,6 +24,8 @@ _BEYOND = 1.1
 """What binds shows beyond the highest rate that a replica sustains."""
 _HELPS = 0.97
 """Of the tightest measure: a relief that leaves more of it does not help."""
+_HITS_MORE = 0.02
+"""Share of prompt tokens: with twice the blocks so many more are hit where it is prefixes that they lacked for."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,9 @@ class Relief:
     what: str
     change: str
     before: float
-    """The tightest measure over its limit, as it is; infinite where a queue grows."""
+    """The tightest measure over its limit, as it is; infinite where it cannot serve."""
     after: float
+    """The same with the change."""
     hit_rate_gain: float = 0.0
     """Of prompt tokens."""
 
@@ -69,7 +71,7 @@ class Relief:
 
     @property
     def suffices(self) -> bool:
-        """With it the SLO holds."""
+        """With it every limit is kept on average."""
         return self.after <= 1
 
 
@@ -80,7 +82,6 @@ class FleetPlan:
     search: Search
     servers: Mapping[str, Server]
     evaluator: FleetEvaluator
-    best: Candidate | None
     next_best: tuple[Candidate, ...] = ()
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     """By a choice's name."""
@@ -89,11 +90,21 @@ class FleetPlan:
     relief_rate_per_s: float = 0.0
     """The rate at which they were tried."""
 
+    @property
+    def best(self) -> Candidate | None:
+        """The answer; None: no fleet holds."""
+        return self.search.best
+
     def verdict(self, candidate: Candidate) -> FleetVerdict:
         """What its runs said."""
         verdict = self.search.verdicts[candidate]
         assert isinstance(verdict, FleetVerdict)
         return verdict
+
+    @property
+    def helping(self) -> list[Relief]:
+        """Reliefs that make a difference, the most helpful first."""
+        return [relief for relief in self.reliefs if relief.helps]
 
     @property
     def nearest_cheaper(self) -> Candidate | None:
@@ -104,7 +115,7 @@ class FleetPlan:
     def nearest_miss(self) -> Candidate | None:
         """Of all fleets that were simulated and fail, the one whose tightest measure is least beyond its limit."""
         failed = [each for each in self.search.verdicts if not self.verdict(each).holds]
-        return min(failed, key=lambda each: (_tightest_ratio(self.verdict(each)), self.search.rank(each)), default=None)
+        return min(failed, key=lambda each: (self.verdict(each).ratio, self.search.rank(each)), default=None)
 
     @property
     def one_less(self) -> Candidate | None:
@@ -119,17 +130,17 @@ def make_plan(search: Search, servers: Mapping[str, Server], evaluator: FleetEva
     """Search, and look closer at what was found. Raises ScenarioError with one line for a person."""
     best = search.run()
     if best is None:
-        return FleetPlan(search, servers, evaluator, None)
-    _show_a_cheaper_one(search)
+        return FleetPlan(search, servers, evaluator)
+    show_a_cheaper_one(search)
     next_best = tuple(search.next_best(NUM_NEXT, MOST_EVALUATIONS))
     sustained = {best.choice.name: _sustained(evaluator, best, *_RATES_OF_BEST)}
     sustained |= {each.choice.name: _sustained(evaluator, each, *_RATES_OF_NEXT) for each in next_best}
     rate_per_s = _BEYOND * sustained[best.choice.name].fails_per_s
     reliefs = _reliefs(evaluator, servers[best.choice.name], rate_per_s)
-    return FleetPlan(search, servers, evaluator, best, next_best, sustained, reliefs, rate_per_s)
+    return FleetPlan(search, servers, evaluator, next_best, sustained, reliefs, rate_per_s)
 
 
-def _show_a_cheaper_one(search: Search) -> None:
+def show_a_cheaper_one(search: Search) -> None:
     """Where arithmetic alone has excluded all that is cheaper, a run of the dearest of these shows it, too."""
     if search.best is None or search.nearest_cheaper() is not None:
         return
@@ -191,12 +202,7 @@ def _reliefs(evaluator: FleetEvaluator, server: Server, rate_per_s: float) -> tu
 def _looked_at(verdicts: Sequence[FleetVerdict]) -> tuple[float, float]:
     """(the tightest measure over its limit, the hit rate), means over the runs."""
     hits = [float(outcome.get("hit_rate") or 0.0) for verdict in verdicts for outcome in verdict.outcomes]
-    return _mean([_tightest_ratio(verdict) for verdict in verdicts]), _mean(hits)
-
-
-def _tightest_ratio(verdict: FleetVerdict) -> float:
-    tightest = verdict.tightest
-    return math.inf if tightest is None else tightest.ratio
+    return _mean([verdict.ratio for verdict in verdicts]), _mean(hits)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -205,10 +211,9 @@ def _mean(values: Sequence[float]) -> float:
 
 def binding(plan: FleetPlan) -> str | None:
     """What binds: the hardware or setting whose loosening helps most; None: none of them helps."""
-    helping = [relief for relief in plan.reliefs if relief.helps]
-    if not helping:
+    if not plan.helping:
         return None
-    first = helping[0]
-    if first.what == "KV memory" and first.hit_rate_gain >= 0.02:
+    first = plan.helping[0]
+    if first.what == "KV memory" and first.hit_rate_gain >= _HITS_MORE:
         return "prefix-cache capacity"
     return first.what

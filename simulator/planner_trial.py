@@ -1,6 +1,6 @@
 """One simulation of a plan: a fleet, a seed's traffic, and the few numbers that a verdict needs.
 
-A `Trial` can be sent to another process; `measure` answers there, and raises nothing.
+A `Trial` can be sent to another process or machine; `answer_to` answers there, and raises nothing.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from simulator.confidence import backlog_share, growth_share, percentile_interval
+from simulator.confidence import backlog_share, growth_share
 from simulator.deployment import Deployment, deploy
 from simulator.engine import simulate_on, workload_of
 from simulator.fleet import simulate_fleet
@@ -23,13 +23,13 @@ from simulator.mistakes import MISTAKES
 from simulator.result import Result
 from simulator.scenario import Scenario
 from simulator.slo import Limit, Slo
-from simulator.study_point import Point, read_once
+from simulator.study_point import Point, read_once, why_another
 from simulator.table import Columns
 
-__all__ = ["Faster", "Trial", "answer", "result_of"]
+__all__ = ["Faster", "Trial", "answer", "answer_to", "result_of"]
 
 Floats = npt.NDArray[np.float64]
-_FORM = 1
+_FORM = 2
 """Of an outcome: another one makes earlier outcomes another trial's."""
 
 
@@ -87,13 +87,19 @@ class Trial:
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def answer_to(key: str, trial: Trial) -> dict[str, Any]:
+    """The same as `answer` in a worker, if there this is the trial of that key; else `status` is "failed"."""
+    why = why_another(key, lambda: replace(trial).key)
+    return answer(trial) if why is None else {"status": "failed", "reason": " ".join(why.split())}
+
+
 def answer(trial: Trial) -> dict[str, Any]:
     """What became of a trial, in plain JSON values, the same for equal trials.
 
     `status` ("finished", "refused": it cannot run, "failed": it broke down) and `reason`. Of a run that finished:
-    `limits` (name to seconds; None: nobody to measure), `intervals` (name to the order statistics around a percentile),
-    `attainment`, `growth` and `backlog` (see `confidence`), `requests`, `num_measured`, `hit_rate`, `kv_usage_max`,
-    `running_max`, `waiting_mean`, `preemptions`, and `gpus` for each replica's share of them.
+    `limits` (a limit's text to the seconds that were measured; None: nobody to measure), `attainment`, `growth` and
+    `backlog` (see `confidence`), `requests` (how many arrived, finished, were rejected or did not finish),
+    `rejected_reasons` and `hit_rate` (of prompt tokens).
     """
     try:
         return {"status": "finished", "reason": None, **rounded(_measured(trial, result_of(trial)))}
@@ -122,20 +128,12 @@ def _measured(trial: Trial, result: Result) -> dict[str, Any]:
     is_measured = (arrivals_s >= from_s) & ~np.isnan(finish_s)
     return {
         "limits": {limit.text: times.statistic(limit, gaps) for limit in trial.slo.limits},
-        "intervals": {limit.text: times.interval(limit) for limit in trial.slo.limits},
         "attainment": times.attainment(trial.slo.each),
         "growth": growth_share(arrivals_s[is_measured], finish_s[is_measured]),
         "backlog": backlog_share(arrivals_s, np.asarray(requests["first_token_s"], dtype=np.float64)),
         "requests": {name: summary["requests"][name] for name in ("arrived", "finished", "rejected", "unfinished")},
         "rejected_reasons": summary["requests"]["rejected_reasons"],
-        "num_measured": len(times.ttft),
         "hit_rate": summary["prefix_cache_hit_rate"],
-        "kv_usage_max": summary["kv_cache_usage"]["max"],
-        "running_max": summary["running"]["max"],
-        "waiting_mean": summary["waiting"]["mean"],
-        "preemptions": summary["preemptions"]["total"],
-        "tpot_mean_s": summary["tpot_s"]["mean"],
-        "ttft_mean_s": summary["ttft_s"]["mean"],
     }
 
 
@@ -179,16 +177,6 @@ class _Times:
         if not len(values):
             return None
         return float(values.mean() if limit.share is None else np.quantile(values, limit.share))
-
-    def interval(self, limit: Limit) -> list[float] | None:
-        """Order statistics around a percentile of requests."""
-        if limit.measure == "itl" or limit.share is None or limit.share == 1:
-            return None
-        values = self._values(limit.measure)
-        if not len(values):
-            return None
-        interval = percentile_interval(values, limit.share)
-        return [interval.low, interval.high]
 
     def attainment(self, each: tuple[Limit, ...]) -> float | None:
         """Share of the requests that meet every one of these limits; a TPOT that does not exist is met."""

@@ -1,5 +1,6 @@
 """A plan in words: what to rent, why it is enough and less is not, what binds, what would change it, what is open."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -33,16 +34,16 @@ _MONOTONE = "A replica more is taken never to make a fleet worse, and GPUs to be
 def sentences(plan: FleetPlan) -> list[str]:
     """The whole story, a few sentences each; the first is the answer."""
     if plan.best is None:
-        return [*_none_holds(plan), *_not_tried(plan)]
+        return list(_none_holds(plan))
     return [
         _answer(plan, plan.best),
         _why_it_holds(plan, plan.best),
         *_why_less_does_not(plan),
-        *_what_binds(plan, plan.best),
+        *_what_binds(plan),
         *_how_far(plan, plan.best),
         *_what_would_change(plan, plan.best),
-        *_close_calls(plan),
-        *_not_tried(plan),
+        *_close_calls(plan, plan.best),
+        *_spared(plan),
     ]
 
 
@@ -107,13 +108,9 @@ def fate_in_words(plan: FleetPlan, choice: Choice) -> str:
             return f"needs {at_least} at least ({choice.least_reason}), more than --max-gpus allows"
         why = f" ({choice.least_reason})" if choice.least_reason else ""
         return f"needs {at_least} at least{why}: {cost}, no less than the answer"
-    if fate == "open":
-        return "not looked at"
-    failed = search.least_open(choice) - 1
+    failed = search.most_failing(choice)
     what = verdict_in_words(plan.verdict(Candidate(choice, failed)))
-    return f"{_replicas(failed)}: {what}" + (
-        ", and more cost more than the answer" if fate == "beaten" and plan.best else ""
-    )
+    return f"{_replicas(failed)}: {what}" + (", and more cost more than the answer" if fate == "beaten" else "")
 
 
 def _replicas(number: int) -> str:
@@ -192,7 +189,7 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
 # What binds.
 
 
-def _what_binds(plan: FleetPlan, best: Candidate) -> Iterator[str]:
+def _what_binds(plan: FleetPlan) -> Iterator[str]:
     if not plan.reliefs:
         return
     at = f"At {format_number(plan.relief_rate_per_s)} requests/s, more than one of its replicas sustains,"
@@ -200,14 +197,13 @@ def _what_binds(plan: FleetPlan, best: Candidate) -> Iterator[str]:
     if what is None:
         yield f"{at} no single relief helps: what binds is not one thing alone."
         return
-    helping = [relief for relief in plan.reliefs if relief.helps]
-    first = helping[0]
+    first = plan.helping[0]
     sentence = f"What binds is {what}. {at} {first.change} {_relief_in_words(first)}"
-    others = [_short_relief(relief) for relief in helping[1:]]
+    others = [_short_relief(relief) for relief in plan.helping[1:]]
     if others:
         sentence += f"; {_listed(others)}"
     idle = dict.fromkeys(relief.what for relief in plan.reliefs if not relief.helps)
-    idle_only = [what for what in idle if what not in {relief.what for relief in helping}]
+    idle_only = [what for what in idle if what not in {relief.what for relief in plan.helping}]
     yield sentence + (f". Loosening {_listed(idle_only)} changes nothing." if idle_only else ".")
 
 
@@ -279,10 +275,9 @@ def trade_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     return ", ".join(parts)
 
 
-def _close_calls(plan: FleetPlan) -> Iterator[str]:
-    close = [each for each in plan.search.verdicts if plan.verdict(each).is_close]
-    if plan.best is not None:
-        close = [each for each in close if plan.search.rank(each) < plan.search.rank(plan.best)]
+def _close_calls(plan: FleetPlan, best: Candidate) -> Iterator[str]:
+    cheaper = [each for each in plan.search.verdicts if plan.search.rank(each) < plan.search.rank(best)]
+    close = [each for each in cheaper if plan.verdict(each).is_close]
     if close:
         dearest = max(close, key=plan.search.rank)
         cost = dollars(plan.search.dollars_per_hour(dearest))
@@ -292,19 +287,19 @@ def _close_calls(plan: FleetPlan) -> Iterator[str]:
         )
 
 
-def _not_tried(plan: FleetPlan) -> Iterator[str]:
-    assumed = [choice for choice in plan.search.choices if plan.search.fate(choice) == "walled"]
+def _spared(plan: FleetPlan) -> Iterator[str]:
+    walled = [choice for choice in plan.search.choices if choice.wall is not None]
     number = len(plan.search.choices)
-    if assumed and plan.best is not None:
+    if walled:
         yield (
-            f"Of {number:,} kinds of replica {len(assumed):,} can never do, by arithmetic;"
+            f"Of {number:,} kinds of replica {len(walled):,} can never do, by arithmetic;"
             f" {len(plan.search.verdicts):,} fleets were simulated."
         )
 
 
 def _none_holds(plan: FleetPlan) -> Iterator[str]:
     yield f"No fleet of at most {plan.search.limits.max_gpus:,} GPUs meets {plan.evaluator.slo.text}."
-    walls = Counter(_wall_kind(choice) for choice in plan.search.choices if choice.wall is not None)
+    walls = Counter(choice.wall_kind for choice in plan.search.choices if choice.wall is not None)
     number = len(plan.search.choices)
     for wall, count in walls.most_common(_MOST_WALLS):
         yield f"For {count:,} of {number:,} kinds of replica {wall}, whatever their number."
@@ -313,24 +308,10 @@ def _none_holds(plan: FleetPlan) -> Iterator[str]:
         cost = dollars(plan.search.dollars_per_hour(miss))
         yield (f"The nearest miss is {fleet_in_words(plan, miss)} for {cost} an hour: {_how_it_fails(plan, miss)}.")
         return
-    lowest = [choice for choice in plan.search.choices if _is_latency_wall(choice)]
-    if lowest:
-        choice = min(lowest, key=lambda each: (each.wall_ratio, each.name))
+    slow = [choice for choice in plan.search.choices if choice.wall_ratio < math.inf]
+    if slow:
+        choice = min(slow, key=lambda each: (each.wall_ratio, each.name))
         yield f"The nearest miss is {choice.name}: {choice.wall}."
-
-
-def _is_latency_wall(choice: Choice) -> bool:
-    return choice.wall is not None and " on an empty server" in choice.wall
-
-
-def _wall_kind(choice: Choice) -> str:
-    """Walls alike, without the figures."""
-    wall = choice.wall or ""
-    if " on an empty server" in wall:
-        return f"{wall.partition(' is ')[0]} is over its limit on an empty server"
-    if "longest request" in wall:
-        return "the longest request does not fit"
-    return "the weights do not fit or cannot be split"
 
 
 # What it cannot know.

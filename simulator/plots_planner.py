@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from simulator.planner_words import fleet_in_short
@@ -15,7 +14,10 @@ if TYPE_CHECKING:
     from simulator.planner import Candidate
     from simulator.planner_study import FleetPlan
 
-__all__ = ["draw_fleets", "draw_rates", "fleets_inches", "rates_inches"]
+__all__ = ["FLEETS_INCHES", "RATES_INCHES", "draw_fleets", "draw_rates"]
+
+FLEETS_INCHES, RATES_INCHES = 4.6, 3.4
+"""How high the figures are."""
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _HOLDS, _FAILS, _CLOSE, _GROWS, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#999999"
@@ -25,11 +27,6 @@ _LOWEST_RATIO = 0.05
 _CLOSE_PLACES = 1.15
 """Ratio of prices, and of measures, up to which two names would cover each other."""
 _MARKERS = "osD^v"
-
-
-def fleets_inches(plan: FleetPlan) -> float:
-    """How high that figure is."""
-    return 4.6
 
 
 def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
@@ -71,10 +68,8 @@ def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
 
 
 def _ratio(plan: FleetPlan, candidate: Candidate) -> float:
-    """With its interval, where it fails by it; a fleet that cannot serve is at the edge."""
-    tightest = plan.verdict(candidate).tightest
-    ratio = math.inf if tightest is None else tightest.ratio
-    return min(max(ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
+    """Of the tightest measure, drawn at the edge where it is beyond; a fleet that cannot serve is there, too."""
+    return min(max(plan.verdict(candidate).ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
 
 
 def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
@@ -131,11 +126,6 @@ def _scale_ratios(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_major_locator(FixedLocator([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
-
-
-def rates_inches(plan: FleetPlan) -> float:
-    """How high that figure is."""
-    return 3.4
 
 
 def draw_rates(plan: FleetPlan, figure: FigureBase) -> None:

@@ -27,6 +27,11 @@ class Price:
     date: datetime.date | None = None
     """When it was read; None: nobody says."""
 
+    def to_json(self) -> dict[str, Any]:
+        """In plain JSON values."""
+        date = None if self.date is None else str(self.date)
+        return {"dollars_per_hour": self.dollars_per_hour, "source": self.source, "date": date}
+
 
 @cache
 def known_prices() -> Mapping[str, Price]:

@@ -28,6 +28,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from simulator.metrics import STATISTICS
 from simulator.mistakes import MISTAKES
 from simulator.prices import Price, prices_in
 from simulator.scenario import ScenarioError
@@ -43,17 +44,14 @@ from simulator.study_settings import (
     spelled,
     unused_settings,
 )
+from simulator.summary_table import LATENCY_NAMES
 from simulator.toml_file import read_toml
 
 __all__ = ["MOST_POINTS", "SLO_MEASURES", "Study", "StudyPoint", "read_study"]
 
 MOST_POINTS = 1000
 """Of a study, unless somebody says that more are meant."""
-SLO_MEASURES = tuple(
-    f"{what}_{measure}_s"
-    for what in ("ttft", "tpot", "itl", "e2e", "queue")
-    for measure in ("mean", "p50", "p90", "p95", "p99", "max")
-)
+SLO_MEASURES = tuple(f"{name.removesuffix('_s')}_{statistic}_s" for name in LATENCY_NAMES for statistic in STATISTICS)
 _TABLES = ("name", "base", "grid", "point", "slo", "prices")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 

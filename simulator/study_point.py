@@ -5,7 +5,7 @@ A `Point` can be sent to another process or machine; `run_point` answers there, 
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
 from workloads import Trace, TraceError, TraceRequest, read_trace
 
-__all__ = ["Point", "Status", "read_once", "run_point", "traffic_in", "without_run"]
+__all__ = ["Point", "Status", "read_once", "run_point", "traffic_in", "why_another", "without_run"]
 
 Status = Literal["finished", "refused", "failed"]
 """It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
@@ -114,6 +114,19 @@ def run_point(point: Point) -> dict[str, Any]:
         return without_run("refused", str(error))
     except Exception as error:  # a study goes on without this point
         return without_run("failed", f"{type(error).__name__}: {error}")
+
+
+def why_another(key: str, found: Callable[[], str]) -> str | None:
+    """Why what a worker was sent is another question there than the one of this key; None: it is the same.
+
+    A worker may be another machine with other files, or another kvplan. `found` works the key out anew: a copy that
+    was sent brings the one that it had.
+    """
+    try:
+        is_same = found() == key
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None if is_same else "the worker has another version of kvplan, or other contents of the trace"
 
 
 def without_run(status: Status, reason: str) -> dict[str, Any]:

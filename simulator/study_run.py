@@ -8,7 +8,7 @@ from typing import Any
 
 from simulator.executors import Executors
 from simulator.scenario import ScenarioError
-from simulator.study_point import Point, Status, run_point, without_run
+from simulator.study_point import Point, run_point, why_another, without_run
 
 __all__ = ["run_points"]
 
@@ -88,12 +88,8 @@ def _outcome_of(future: Future[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _answer(key: str, point: Point) -> dict[str, Any]:
-    """In a worker, which may be another machine with other files, or another kvplan."""
-    status: Status = "failed"
-    try:
-        found = replace(point).key  # worked out anew: a copy has no key yet
-    except Exception as error:
-        return without_run(status, f"{type(error).__name__}: {error}")
-    if found != key:
-        return without_run(status, "the worker has another version of kvplan, or other contents of the trace")
+    """In a worker."""
+    why = why_another(key, lambda: replace(point).key)
+    if why is not None:
+        return without_run("failed", why)
     return run_point(point)

@@ -70,14 +70,7 @@ def study_json(table: StudyTable, narration: Narration) -> dict[str, Any]:
         "axes": {name: list(values) for name, values in study.axes.items()},
         "shared": _shared(table),
         "slo": dict(study.slo),
-        "prices": {
-            name: {
-                "dollars_per_hour": price.dollars_per_hour,
-                "source": price.source,
-                "date": None if price.date is None else str(price.date),
-            }
-            for name, price in table.prices.items()
-        },
+        "prices": {name: price.to_json() for name, price in table.prices.items()},
         "narration": dict(narration),
         "points": [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)],
     }

@@ -6,9 +6,12 @@ from math import exp, lgamma, log
 import numpy as np
 
 from simulator import Result, Scenario, simulate
+from simulator.confidence import growth_share, mean_interval
 from simulator.fleet import simulate_fleet
 from simulator.fleet_result import FleetResult
 from simulator.operations import QUIET, Operations
+from simulator.planner_runs import is_growing
+from simulator.planner_traffic import DEFAULT_SEEDS, WARM_UP
 from simulator.router import OneQueue, Router
 from workloads import Call, Session, SessionTrace, Trace, TraceRequest
 
@@ -71,6 +74,23 @@ def lindley_s(arrivals_s: np.ndarray, services_s: np.ndarray) -> np.ndarray:
 def md1_mean_wait_s(load: float, service_s: float = STEP_S) -> float:
     """Pollaczek and Khinchine's mean for a constant service time."""
     return load * service_s / (2 * (1 - load))
+
+
+def said_to_grow(load: float, num_requests: int, num_plans: int, seed: int) -> float:
+    """The share of plans, each of as many runs as a plan has, in which an M/D/1 queue of this load is said to grow."""
+    random = np.random.default_rng(seed)
+    plans = (
+        mean_interval([_growth(load, num_requests, random) for _ in range(DEFAULT_SEEDS)]) for _ in range(num_plans)
+    )
+    return sum(is_growing(growth, DEFAULT_SEEDS, is_steady=True) for growth in plans) / num_plans
+
+
+def _growth(load: float, num_requests: int, random: np.random.Generator) -> float:
+    """Of one run, the start left out as a plan does."""
+    arrivals_s = np.cumsum(random.exponential(STEP_S / load, num_requests))
+    ends_s = arrivals_s + lindley_s(arrivals_s, np.full(num_requests, STEP_S)) + STEP_S
+    kept = slice(int(num_requests * WARM_UP), None)
+    return growth_share(arrivals_s[kept], ends_s[kept])
 
 
 def mdc_mean_wait_s(load: float, num_servers: int, service_s: float = STEP_S) -> float:

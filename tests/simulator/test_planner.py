@@ -6,7 +6,11 @@ from dataclasses import dataclass, replace
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from simulator.confidence import mean_interval
 from simulator.planner import Candidate, Choice, Limits, Search, highest_rates
+from simulator.planner_runs import FleetVerdict
+from simulator.planner_study import FleetPlan, show_a_cheaper_one
+from simulator.planner_words import fate_in_words
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,37 @@ def test_the_nearest_cheaper_fleet_is_the_dearest_that_was_seen_to_fail():
     search.run()
     nearest = search.nearest_cheaper()
     assert (nearest.choice.name, nearest.num_replicas) == ("b", 3)
+
+
+@dataclass
+class Judged(World):
+    """The same, and fleets that do not hold have queues that grow."""
+
+    def __call__(self, candidate: Candidate) -> FleetVerdict:
+        is_growing = not super().__call__(candidate).holds
+        return FleetVerdict(findings=(), growth=mean_interval([0.0]), is_growing=is_growing, outcomes=())
+
+
+def said_of(search: Search, each: Choice) -> str:
+    """What a plan says of a choice."""
+    return fate_in_words(FleetPlan(search, {}, None), each)
+
+
+def test_a_fleet_far_below_its_bound_may_be_the_most_that_was_seen_to_fail():
+    """Arithmetic alone has excluded all that is cheaper: one of these is asked for to be shown, below the bound."""
+    dear, cheap = choice("a", 4.0), choice("b", 1.0, least_replicas=10)
+    search = Search([dear, cheap], Judged({"a": 1, "b": 12}))
+    search.run()
+    show_a_cheaper_one(search)
+    assert said_of(search, cheap) == "3 replicas: queue grows, and more cost more than the answer"
+
+
+def test_a_next_best_fleet_that_could_not_be_lowered_to_its_least_holds_all_the_same():
+    cheap, dear = choice("a", 1.0), choice("b", 2.0, least_replicas=2, guess=12)
+    search = Search([cheap, dear], Judged({"a": 1, "b": 5}))
+    search.run()
+    assert search.next_best(3, most_evaluations=6) == [Candidate(dear, 7)]
+    assert said_of(search, dear) == "holds with 7 replicas"
 
 
 # -------------------------------------------------------------------------------------------------- against force

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,10 +154,18 @@ def test_what_is_left_out_at_the_start_is_no_demand():
     assert Demand.of(rows, 16, warm_up=0.25).num_requests == 300
 
 
-@pytest.mark.parametrize(("rate", "few"), [(2, 1), (60, 4)])
-def test_a_guess_is_at_least_the_bound_and_grows_with_the_rate(rate, few):
+def guess(rate: float, least: int = 1) -> int:
+    """Replicas with which to begin at so many requests a second."""
     scenario = Scenario(**LLAMA, request_rate=rate, input_len=2000, output_len=200)
     trace = workload_of(scenario)
     demands = [Demand.of(list(trace), trace.prefix_block_tokens)]
     slo = parse_slo(["ttft.p99=1s", "tpot.p99=50ms"])
-    assert guess_replicas(deploy(scenario), demands, slo, 1, 64) >= few
+    return guess_replicas(deploy(scenario), demands, slo, least, 64)
+
+
+def test_a_guess_grows_with_the_rate():
+    assert guess(2) < guess(60)
+
+
+def test_a_guess_is_at_least_the_bound():
+    assert guess(2) < 7 <= guess(2, least=7)

@@ -68,6 +68,32 @@ def test_where_nothing_holds_it_names_the_wall_and_the_nearest_miss(kvplan, tmp_
     ]
 
 
+@pytest.mark.parametrize(
+    ("model", "flags", "wall"),
+    [
+        (
+            "llama-3.1-8b",
+            ("--max-num-batched-tokens", "16", "--max-num-seqs", "256"),
+            "the server does not start (--max-num-batched-tokens: must be at least --max-num-seqs 256, got 16)",
+        ),
+        (
+            "llama-3.1-8b",
+            ("--max-model-len", "2000000"),
+            "the server does not start (--max-model-len: llama-3.1-8b has at most 131072, got 2000000)",
+        ),
+        ("llama-3.1-70b", (), "the weights do not fit"),
+        ("llama-3.1-8b", ("--max-model-len", "512"), "the longest request does not fit"),
+    ],
+)
+def test_where_no_server_can_serve_it_says_why(kvplan, tmp_path, model, flags, wall):
+    done = kvplan(SMALL[0], model, *SMALL[2:], *SLO, *GPUS, *flags, "--out", "plan")
+    assert done.code == 1
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text())["sentences"] == [
+        "No fleet of at most 4 GPUs meets TTFT p90 at most 1 s, TPOT p90 at most 60 ms.",
+        f"For 3 of 3 kinds of replica {wall}, whatever their number.",
+    ]
+
+
 def test_a_trace_is_planned_for_as_it_is(kvplan, tmp_path):
     rows = [{"timestamp": 300 * nth, "input_length": 400, "output_length": 20, "hash_ids": [nth]} for nth in range(40)]
     Path("trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
