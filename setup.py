@@ -33,6 +33,7 @@ COMPILED = (
     "simulator/recorder.py",
     "simulator/replica.py",
     "simulator/request.py",
+    "simulator/roofline.py",
     "simulator/running.py",
     "simulator/scheduler.py",
     "simulator/state_chunks.py",

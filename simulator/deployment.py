@@ -10,8 +10,9 @@ from kvcache.policies import GroupingPolicy
 from models_configs import Model
 from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
-from simulator.latency import ConstantStepTimes, Roofline, StepTimes
+from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.loading import KVSource, LoadingScheduler
+from simulator.roofline import Roofline
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 from simulator.server import plan_server

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from models_configs import Layer, Model, find_model
 from models_configs.attention import FullAttention, SlidingWindowAttention
 from simulator.batch import Batch
+from simulator.efficiencies import Efficiencies
 from simulator.hardware import find_gpu
-from simulator.latency import ConstantStepTimes, Efficiencies, Roofline
+from simulator.latency import ConstantStepTimes
+from simulator.roofline import Roofline
 
 NAMES = ["llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "llama-4-scout", "jamba-v0.1"]
 
@@ -175,6 +177,17 @@ def test_more_work_never_takes_less_time(name: str, num_new: int, num_computed: 
     batches = [one, two, *(two._replace(prefill_chunks=chunks) for chunks in prefills)]
     durations_s = [float(roofline(name).durations_s(batch)[0]) for batch in batches]
     assert all(shorter < longer for shorter, longer in pairwise(durations_s))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    contexts=st.lists(st.integers(0, 8000), max_size=20),
+    chunks=st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 6000)), max_size=3),
+)
+def test_parts_add_up_to_the_step(name: str, contexts: list[int], chunks: list[tuple[int, int]]) -> None:
+    batch = decodes(find_model(name), contexts)._replace(prefill_chunks=tuple(chunks))
+    parts_s = roofline(name, tensor_parallel=2).parts_s(batch)
+    assert sum(parts_s.values()) == pytest.approx(roofline(name, tensor_parallel=2).durations_s(batch)[0])
 
 
 def test_a_prompt_in_pieces_takes_longer_than_at_once() -> None:
