@@ -71,6 +71,7 @@ Rate = Annotated[int, BeforeValidator(_parse_rate), Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AttentionDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
+Quantization = Literal["fp8", "modelopt", "modelopt_fp4", "mxfp4", "awq", "gptq", "auto-round", "compressed-tensors"]
 StateDtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -134,6 +135,8 @@ class Scenario(BaseModel):
     enable_expert_parallel: bool = False
     """Experts are dealt out whole, not cut into slices: the same bytes on each rank."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    quantization: Quantization | None = None
+    """How weights are stored; None: as the checkpoint has them."""
     max_model_len: Annotated[Count | Literal["auto"] | None, BeforeValidator(_parse_length)] = None
     """"auto": the longest that fits."""
     enforce_eager: bool = False

@@ -44,6 +44,7 @@ HONOURED: dict[str, str] = {
     "num-gpu-blocks-override": "whole or None",
     "pipeline-parallel-size": "whole",
     "prefix-cache-retention-interval": "interval",
+    "quantization": "quantization",
     "scheduler-reserve-full-isl": "switch",
     "scheduling-policy": "text",
     "spec-method": "draft",
@@ -82,7 +83,7 @@ IGNORED = _names(
     nnodes node-rank numa-bind-cpus numa-bind-nodes offload-backend offload-num-in-group offload-params
     offload-prefetch-step optimization-level otlp-traces-endpoint override-generation-config
     per-request-spec-decode-metrics pooler-config port prefill-schedule-interval prefix-caching-hash-algo
-    prefix-match-unit profiler-config pt-load-map-location quantization reasoning-config reasoning-parser
+    prefix-match-unit profiler-config pt-load-map-location reasoning-config reasoning-parser
     reasoning-parser-plugin renderer-num-workers replayssm-buffer-len response-role revision root-path
     safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads scheduler-cls seed
     served-model-name show-hidden-metrics-for-version shutdown-timeout sleep-preserve-parameter-names
