@@ -1,6 +1,7 @@
 """What servers reach of their hardware's peaks, and what a step costs besides."""
 
 from dataclasses import dataclass
+from math import inf
 
 __all__ = ["Efficiencies"]
 
@@ -47,3 +48,15 @@ class Efficiencies:
     alone."""
     request_layer_s: float = 0.2e-6
     """For each decoding request in each attention kernel: 0.44 ms for 2,048 requests of one token each."""
+
+    @classmethod
+    def at_peak(cls) -> "Efficiencies":
+        """A server that reaches every peak and pays for nothing else: no real one is faster.
+
+        How many experts a step reads depends on how tokens choose: their weights cost nothing here.
+        """
+        return cls(
+            matmul_compute=1, expert_compute=1, prefill_attention_compute=1, decode_attention_compute=1,
+            scan_compute=1, weight_bandwidth=1, expert_bandwidth=inf, kv_bandwidth=1, link_bandwidth=1,
+            all_reduce_rank_s=0, step_s=0, layer_s=0, request_layer_s=0,
+        )  # fmt: skip

@@ -34,6 +34,9 @@ class Work:
 class StepTimes(Protocol):
     """A model of step times."""
 
+    source: str
+    """Where they are from, in words."""
+
     def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds."""
 
@@ -46,6 +49,7 @@ class ConstantStepTimes:
     """Every step takes the same time: for tests, and a reader's first experiment."""
 
     seconds: float
+    source: str = "stated"
 
     def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""

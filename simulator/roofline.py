@@ -9,9 +9,11 @@ another, so their times add up.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from models_configs import Everything, MixingCost, Model, Reach, Routing
+from models_configs.quantization import Compute, StoredWeights, WeightFormat
 from simulator.batch import Batch
 from simulator.efficiencies import Efficiencies
 from simulator.hardware import Gpu
@@ -118,17 +120,19 @@ class Roofline:
         efficiencies: Efficiencies | None = None,
     ) -> None:
         """Precompute. Raises ValueError where the model cannot be split over `tensor_parallel` ranks."""
+        self.source = "roofline"
         self._gpu = gpu
         self._efficiencies = efficiencies or Efficiencies()
         self._tensor_parallel = tensor_parallel
         options = model.kv_cache_options(tensor_parallel=tensor_parallel, kv_cache_dtype=kv_cache_dtype)
         costs = Counter(model.mixing_costs(options))
 
-        self._dense = self._dense_stage(model)
+        # all that every token passes: projections, dense MLPs, shared experts, routers, norms
+        self._dense = self._matmul_stage(model.shared_weights(tensor_parallel))
         self._experts = [
             self._expert_stage(routing, count) for routing, count in Counter(model.routings(tensor_parallel)).items()
         ]
-        self._logits = self._matmul_stage(model.embedding_parameters(tensor_parallel), model.element_bytes)
+        self._logits = self._logits_stage(model)
         # full attention first, then as Batch.decode_window_tokens has them
         self._attention = [self._attention_stage(reach, costs) for reach in (Everything(), *model.reaches)]
         self._scan_token_s, self._state_request_s = self._state_seconds(costs)
@@ -231,30 +235,33 @@ class Roofline:
 
     # What the constructor works out
 
-    def _compute_s(self, flops: float, efficiency: float) -> float:
-        return flops / (self._gpu.bf16_flops_per_s * efficiency)
+    def _compute_s(self, flops: float, efficiency: float, weight_format: WeightFormat | None = None) -> float:
+        compute: Compute = "bf16" if weight_format is None else weight_format.compute
+        return flops / (self._gpu.flops_per_s(compute) * efficiency)
 
     def _transfer_s(self, num_bytes: float, efficiency: float) -> float:
         return num_bytes / (self._gpu.bandwidth_bytes_per_s * efficiency)
 
-    def _matmul_stage(self, num_parameters: int, element_bytes: int) -> _Stage:
-        efficiencies = self._efficiencies
+    def _matmul_stage(self, stored: Iterable[StoredWeights]) -> _Stage:
+        compute, reading = self._efficiencies.matmul_compute, self._efficiencies.weight_bandwidth
+        stored = list(stored)
         return _Stage(
-            seconds_per_item=self._compute_s(2 * num_parameters, efficiencies.matmul_compute),
-            weights_s=self._transfer_s(num_parameters * element_bytes, efficiencies.weight_bandwidth),
+            seconds_per_item=sum(
+                self._compute_s(2 * weights.num_parameters, compute, weights.weight_format) for weights in stored
+            ),
+            weights_s=self._transfer_s(sum(weights.num_bytes for weights in stored), reading),
         )
 
-    def _dense_stage(self, model: Model) -> _Stage:
-        """All weights that every token passes: projections, dense MLPs, shared experts, routers, norms."""
-        num_parameters = sum(layer.num_shared_parameters(self._tensor_parallel) for layer in model.layers)
-        return self._matmul_stage(num_parameters, model.element_bytes)
+    def _logits_stage(self, model: Model) -> _Stage:
+        num_parameters = model.embedding_parameters(self._tensor_parallel)
+        return self._matmul_stage([StoredWeights(None, num_parameters, num_parameters * model.element_bytes)])
 
     def _expert_stage(self, routing: Routing, num_layers: int) -> _ExpertStage:
         efficiencies = self._efficiencies
         flops = 2 * num_layers * routing.top_k * routing.expert_parameters
         return _ExpertStage(
             routing=routing,
-            seconds_per_token=self._compute_s(flops, efficiencies.expert_compute),
+            seconds_per_token=self._compute_s(flops, efficiencies.expert_compute, routing.weight_format),
             expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
         )
 

@@ -41,8 +41,11 @@ SYSTEMS = {
 }
 """Our GPUs of which the package has tables for vLLM, under its names."""
 
-FORMATS = {None: "bfloat16", "fp8": "fp8", "fp8 in blocks": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
+EXPERT_FORMATS = {None: "bfloat16", "fp8": "fp8", "fp8 in blocks": "fp8_block", "nvfp4": "nvfp4", "int4": "int4_wo"}
 """Under its names. Another one is left to the package, which reads it in its copy of the model's configuration."""
+FORMATS = EXPERT_FORMATS | {"fp8 in blocks": "fp8"}
+"""The same for all other matrices. Its times of small ones that are scaled by the block are several times those that
+servers need (180 microseconds for 9 MB on a B200), so they are taken as if they were scaled by the row."""
 
 SHORT, LONG = 64, 4096
 """Contexts that tell an attention kernel from one whose time does not depend on them."""
@@ -53,7 +56,9 @@ class NoKernelsError(ValueError):
     """The tables lack something; the message is the end of a sentence."""
 
 
-def measured_kernels(model: Model, known_as: str, gpu: Gpu, tensor_parallel: int, *, expert_parallel: bool) -> Kernels:
+def measured_kernels(
+    model: Model, known_as: str, gpu: Gpu, tensor_parallel: int, kv_cache_dtype: str, *, expert_parallel: bool
+) -> Kernels:
     """The kernels of a model, by the name `known_as` under which the package knows it (one of `KNOWN_MODELS`).
 
     Raises NoKernelsError where there are no tables of this GPU, or not of all of its kernels.
@@ -61,14 +66,15 @@ def measured_kernels(model: Model, known_as: str, gpu: Gpu, tensor_parallel: int
     if gpu.name not in SYSTEMS:
         raise NoKernelsError(f"there are no tables of {gpu.name}, only of {', '.join(sorted(SYSTEMS))}")
     try:
-        kernels = _kernels(model, known_as, SYSTEMS[gpu.name], _layout(model, tensor_parallel, expert_parallel))
+        layout = _layout(model, tensor_parallel, kv_cache_dtype, expert_parallel=expert_parallel)
+        kernels = _kernels(model, known_as, SYSTEMS[gpu.name], layout)
         kernels.probe(SHORT, LONG)
     except Exception as error:  # the package raises all kinds
         raise NoKernelsError(f"{known_as} on {gpu.name}: {str(error).splitlines()[0]}") from None
     return kernels
 
 
-def _layout(model: Model, tensor_parallel: int, expert_parallel: bool) -> dict[str, Any]:
+def _layout(model: Model, tensor_parallel: int, kv_cache_dtype: str, *, expert_parallel: bool) -> dict[str, Any]:
     """How weights are split and stored, in the package's words."""
     routings = list(model.routings(tensor_parallel))
     stored = max(model.shared_weights(tensor_parallel), key=lambda weights: weights.num_bytes)
@@ -78,13 +84,14 @@ def _layout(model: Model, tensor_parallel: int, expert_parallel: bool) -> dict[s
         "attention_dp_size": 1,
         "moe_tp_size": tensor_parallel if routings and not expert_parallel else 1,
         "moe_ep_size": tensor_parallel if routings and expert_parallel else 1,
-        "gemm_quant_mode": _format(stored.weight_format),
-        "moe_quant_mode": _format(routings[-1].weight_format) if routings else None,
+        "gemm_quant_mode": FORMATS.get(_name(stored.weight_format)),
+        "moe_quant_mode": EXPERT_FORMATS.get(_name(routings[-1].weight_format)) if routings else None,
+        "kvcache_quant_mode": "fp8" if kv_cache_dtype.startswith("fp8") else "bfloat16",
     }
 
 
-def _format(weight_format: WeightFormat | None) -> str | None:
-    return FORMATS.get(None if weight_format is None else weight_format.name)
+def _name(weight_format: WeightFormat | None) -> str | None:
+    return None if weight_format is None else weight_format.name
 
 
 def _kernels(model: Model, known_as: str, system: str, layout: dict[str, Any]) -> Kernels:
