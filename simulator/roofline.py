@@ -1,23 +1,48 @@
 """Step times from first principles.
 
 The roofline walks through the kernels of a forward pass in the order in which a GPU runs them. Each kind
-of kernel takes as long as the slower of its arithmetic and its memory traffic; the kinds follow one
-another, so their times add up.
+of kernel takes as long as the slower of its arithmetic and its memory traffic (or somewhat longer, where they
+overlap in part only); the kinds follow one another, so their times add up.
 
     # one step
     # fixed cost | projections, MLPs | experts | attention of prefills | of decodes | states | logits | all-reduces
 """
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from math import inf
 
 from models_configs import Everything, MixingCost, Model, Reach, Routing
 from simulator.batch import Batch
-from simulator.efficiencies import Efficiencies
+from simulator.efficiencies import PRICED, Efficiencies
 from simulator.hardware import Gpu
 from simulator.latency import Work
 
 __all__ = ["Roofline"]
+
+
+def _overlapped_s(compute_s: float, traffic_s: float, overlap: float) -> float:
+    """How long arithmetic and traffic take together: their `overlap`-norm (`Efficiencies.matmul_overlap`)."""
+    longer_s = max(compute_s, traffic_s)
+    if overlap == inf or not longer_s:
+        return longer_s
+    # of their ratio, so that no power is too small for a float
+    ratio: float = (min(compute_s, traffic_s) / longer_s) ** overlap
+    root: float = (1.0 + ratio) ** (1.0 / overlap)
+    return longer_s * root
+
+
+def _shares_s(compute_s: float, traffic_s: float, overlap: float) -> tuple[float, float]:
+    """The same, dealt out to arithmetic and traffic as it grows with each: of a maximum the longer has all.
+
+    A norm is homogeneous, so by Euler its value is the sum of each argument times the slope along it.
+    """
+    if overlap == inf:
+        return (compute_s, 0.0) if compute_s > traffic_s else (0.0, traffic_s)
+    together_s = _overlapped_s(compute_s, traffic_s, overlap) or 1.0
+    compute_slope: float = (compute_s / together_s) ** (overlap - 1.0)
+    traffic_slope: float = (traffic_s / together_s) ** (overlap - 1.0)
+    return compute_s * compute_slope, traffic_s * traffic_slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +53,18 @@ class _Stage:
     """Arithmetic for one token (or row)."""
     weights_s: float
     """Reading the weights."""
+    overlap: float
 
     def seconds(self, num_items: int) -> float:
-        return max(num_items * self.seconds_per_item, self.weights_s)
+        return _overlapped_s(num_items * self.seconds_per_item, self.weights_s, self.overlap)
 
-    def slower(self, num_items: int) -> tuple[float, float]:
-        """Seconds, of which either the arithmetic or the reading has all and the other nothing."""
-        compute_s = num_items * self.seconds_per_item
-        return (compute_s, 0.0) if compute_s > self.weights_s else (0.0, self.weights_s)
+    def shares_s(self, num_items: int) -> tuple[float, float]:
+        """Seconds, as arithmetic and reading share them."""
+        return _shares_s(num_items * self.seconds_per_item, self.weights_s, self.overlap)
 
     def least_s(self, num_items: float, num_steps: float) -> float:
-        # A sum of maxima is at least the maximum of the sums.
-        return max(num_items * self.seconds_per_item, num_steps * self.weights_s)
+        # A sum of norms is at least the norm of the sums: the triangle inequality.
+        return _overlapped_s(num_items * self.seconds_per_item, num_steps * self.weights_s, self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +75,14 @@ class _ExpertStage:
     seconds_per_token: float
     expert_read_s: float
     """Reading one expert in each of those layers."""
+    overlap: float
 
     def seconds(self, num_tokens: int) -> float:
-        return max(num_tokens * self.seconds_per_token, self._reads_s(num_tokens))
+        return _overlapped_s(num_tokens * self.seconds_per_token, self._reads_s(num_tokens), self.overlap)
 
-    def slower(self, num_tokens: int) -> tuple[float, float]:
-        """Seconds, of which either the arithmetic or the reading has all and the other nothing."""
-        compute_s, reads_s = num_tokens * self.seconds_per_token, self._reads_s(num_tokens)
-        return (compute_s, 0.0) if compute_s > reads_s else (0.0, reads_s)
+    def shares_s(self, num_tokens: int) -> tuple[float, float]:
+        """Seconds, as arithmetic and reading share them."""
+        return _shares_s(num_tokens * self.seconds_per_token, self._reads_s(num_tokens), self.overlap)
 
     def _reads_s(self, num_tokens: int) -> float:
         # A token misses an expert with probability 1 - k/E, all tokens miss it with its power:
@@ -70,7 +95,8 @@ class _ExpertStage:
         # Reading is concave in a step's tokens: the least for each of them in the fullest step, and in any step no less
         # than for one token.
         reads_s = self._reads_s(work.max_step_tokens) * work.num_tokens / work.max_step_tokens
-        return max(work.num_tokens * self.seconds_per_token, reads_s, work.num_steps * self._reads_s(1))
+        reads_s = max(reads_s, work.num_steps * self._reads_s(1))
+        return _overlapped_s(work.num_tokens * self.seconds_per_token, reads_s, self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +179,7 @@ class Roofline:
     def least_s(self, work: Work) -> float:
         """Seconds that no schedule of this work can do without: each kind of kernel at its best, one after the other.
 
-        A step's time is a sum of parts that are linear in what it computes, or the maximum of linear ones; summed over
+        A step's time is a sum of parts that are linear in what it computes, or a norm of linear ones; summed over
         all steps each is at least what it is for the sums (those of experts: see there).
         """
         seconds = work.num_steps * self._fixed_s
@@ -200,14 +226,15 @@ class Roofline:
     def parts_s(self, batch: Batch) -> dict[str, float]:
         """What each figure of `Efficiencies` costs in the first step: seconds by field, which add up to its duration.
 
-        For calibration. Of the two that limit a kind of kernel the slower has all, and the other is left out.
+        For calibration. Of the two that limit a kind of kernel each has what its own growth adds: the slower all,
+        unless they overlap in part.
         """
         parts = dict(self._fixed_parts_s)
         num_requests, num_tokens = batch.num_decodes + len(batch.prefill_chunks), batch.num_tokens
         limits = [
-            ("matmul_compute", "weight_bandwidth", self._dense.slower(num_tokens)),
-            ("matmul_compute", "weight_bandwidth", self._logits.slower(num_requests)),
-            *(("expert_compute", "expert_bandwidth", experts.slower(num_tokens)) for experts in self._experts),
+            ("matmul_compute", "weight_bandwidth", self._dense.shares_s(num_tokens)),
+            ("matmul_compute", "weight_bandwidth", self._logits.shares_s(num_requests)),
+            *(("expert_compute", "expert_bandwidth", experts.shares_s(num_tokens)) for experts in self._experts),
         ]
         if batch.prefill_chunks:
             limits += [
@@ -242,6 +269,7 @@ class Roofline:
         return _Stage(
             seconds_per_item=self._compute_s(2 * num_parameters, efficiencies.matmul_compute),
             weights_s=self._transfer_s(num_parameters * element_bytes, efficiencies.weight_bandwidth),
+            overlap=efficiencies.matmul_overlap,
         )
 
     def _dense_stage(self, model: Model) -> _Stage:
@@ -256,6 +284,7 @@ class Roofline:
             routing=routing,
             seconds_per_token=self._compute_s(flops, efficiencies.expert_compute),
             expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
+            overlap=efficiencies.matmul_overlap,
         )
 
     def _attention_stage(self, reach: Reach, costs: Counter[MixingCost]) -> _AttentionStage:
@@ -298,7 +327,7 @@ class Roofline:
     def _fixed_seconds(self, model: Model) -> dict[str, float]:
         """What a step costs whatever it computes, by the figure of `Efficiencies`."""
         efficiencies = self._efficiencies
-        return {field.name: 0.0 for field in fields(Efficiencies)} | {
+        return dict.fromkeys(PRICED, 0.0) | {
             "step_s": efficiencies.step_s,
             "layer_s": len(model.layers) * efficiencies.layer_s,
             "all_reduce_rank_s": self._num_all_reduces(model) * self._tensor_parallel * efficiencies.all_reduce_rank_s,
