@@ -29,15 +29,19 @@ RooflineOf = Callable[[Efficiencies], Roofline]
 
 HIGHEST_SHARE = 1.2
 """Of a peak: more than this is a mistake in the peak, or in the measurement."""
+SHARE_SPREAD, COST_SPREAD = 0.3, 5.0
+"""By how much figures of other servers differ from the start's, relative to it: fixed costs are rough guesses."""
 LEAST_EFFECT = 0.003
-"""A figure is fitted if it changes spans, in a way that those before it cannot, by so much of their time (rms)."""
-OVERLAPS = (inf, 6.0, 4.0, 3.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
+"""A figure is fitted if such a difference changes spans, as those before it cannot, by so much of their time (rms)."""
+PRIOR_ROWS = 30
+"""The start weighs as much as one of so many rows: rows are more than what they say, as a roofline's errors are alike."""
+OVERLAPS = (inf, 4.0, 2.5, 2.0, 1.5, 1.0)
 WORTH_A_BEND = 0.9, 0.001
 """Another overlap than the one before must leave at most so much of the error, and take away so much of the time."""
 HUBER = 1.345
 """Deviations (of a normal distribution) beyond which a row weighs less: 95 % as sharp as least squares without outliers."""
 LEAST_DEVIATION = 1e-7
-MOST_ROUNDS, CLOSE, TINY = 40, 1e-9, 1e-12
+MOST_ROUNDS, CLOSE, TINY = 40, 1e-7, 1e-12
 TRUSTED_PART = 0.9
 """Of the rows: their mean error says how good a fit is, whatever the worst ones are."""
 
@@ -114,9 +118,9 @@ def fit_efficiencies(
     a later one is taken if it is plainly better than those before it.
     """
     start = start or Efficiencies()
-    best = None
+    best, x = None, np.ones(len(PRICED))
     for overlap in overlaps:
-        fit = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap)).solve()
+        fit, x = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap)).solve(x)
         part, step = WORTH_A_BEND
         if best is None or fit.error < min(part * best.error, best.error - step):
             best = fit
@@ -134,28 +138,29 @@ class _Problem:
         self._start_values = np.array([getattr(start, name) for name in PRICED])
         self._is_share = np.array([name in SHARES for name in PRICED])
         self._least_x = np.where(self._is_share, self._start_values / HIGHEST_SHARE, 0.0)
+        self._spread = np.where(self._is_share, SHARE_SPREAD, COST_SPREAD)
 
-    def solve(self) -> Fit:
-        """Round by round until nothing moves; the best of them, in case two limits take turns."""
-        x = np.ones(len(PRICED))
+    def solve(self, x: Floats) -> tuple[Fit, Floats]:
+        """Round by round from `x` until nothing moves; the best of them, in case two limits take turns; and its x."""
         best_x, best_error = x, inf
         for num_rounds in range(MOST_ROUNDS):
             costs = self._costs(x)
             errors = costs @ x - 1
             if (error := _trusted_mean(np.abs(errors))) < best_error:
                 best_x, best_error = x, error
-            found = self._step(costs, x, _huber_weights(errors))
+            found = self._step(costs, x, errors)
             if np.allclose(found, x, rtol=CLOSE, atol=CLOSE):
                 break
             x = found if num_rounds < MOST_ROUNDS // 2 else (x + found) / 2
         costs = self._costs(best_x)
-        kept = self._fitted(costs, best_x)[1]
-        return Fit(
+        kept = self._fitted(costs)[1]
+        fit = Fit(
             efficiencies=self._efficiencies(best_x),
             predicted_s=costs @ best_x * self._spans.measured_s,
             kept={name: why for name, why in kept.items() if best_x[PRICED.index(name)] == 1},
             error=best_error,
         )
+        return fit, best_x
 
     def _costs(self, x: Floats) -> Floats:
         """What each figure costs in each span for each unit of x, as a part of the measured time: [spans, figures]."""
@@ -165,31 +170,34 @@ class _Problem:
         per_unit_s = parts_s / np.where(self._is_share, x, 1.0)
         return self._spans.sums(per_unit_s) / self._spans.measured_s[:, None]
 
-    def _step(self, costs: Floats, x: Floats, weights: Floats) -> Floats:
-        """The best x as long as every limit stays which it is."""
+    def _step(self, costs: Floats, x: Floats, errors: Floats) -> Floats:
+        """The best x as long as every limit stays which it is; figures that are not fitted stay, too."""
         from scipy.optimize import nnls
 
-        fitted, _ = self._fitted(costs, x)
+        fitted, _ = self._fitted(costs)
+        deviation = max(1.4826 * float(np.median(np.abs(errors))), LEAST_DEVIATION)  # which outliers do not move
+        roots = np.sqrt(np.minimum(1.0, HUBER * deviation / np.maximum(np.abs(errors), LEAST_DEVIATION)) / len(errors))
         kept = np.setdiff1d(np.arange(len(x)), fitted)
         least = self._least_x[fitted]
         left = 1 - costs[:, kept] @ x[kept] - costs[:, fitted] @ least
-        roots = np.sqrt(weights)
-        beyond, _ = nnls(costs[:, fitted] * roots[:, None], left * roots)
+        prior = deviation / np.sqrt(PRIOR_ROWS) / self._spread[fitted]
+        rows = np.vstack([costs[:, fitted] * roots[:, None], np.diag(prior)])
+        beyond, _ = nnls(rows, np.concatenate([left * roots, prior * (1 - least)]))
         found = x.copy()
         found[fitted] = least + beyond
         return found
 
-    def _fitted(self, costs: Floats, x: Floats) -> tuple[npt.NDArray[np.intp], dict[str, str]]:
+    def _fitted(self, costs: Floats) -> tuple[npt.NDArray[np.intp], dict[str, str]]:
         """Figures that the spans tell apart, given what each costs in them, and why the others stay.
 
         Gram-Schmidt: what is left of a column once those before it are taken out.
         """
-        shares = costs * np.where(self._is_share, x, np.maximum(x, 1.0))  # what is nothing now may be something later
+        effects = costs * self._spread
         fitted: list[int] = []
         kept: dict[str, str] = {}
-        directions = np.empty((len(shares), 0))
+        directions = np.empty((len(effects), 0))
         for field in _FIELDS:
-            column = shares[:, field] / np.sqrt(len(shares))
+            column = effects[:, field] / np.sqrt(len(effects))
             own = column - directions @ (directions.T @ column)
             own -= directions @ (directions.T @ own)  # once more: rounding
             if (size := float(np.linalg.norm(own))) >= LEAST_EFFECT:
@@ -204,12 +212,6 @@ class _Problem:
     def _efficiencies(self, x: Floats) -> Efficiencies:
         values = self._start_values * np.where(self._is_share, 1 / np.maximum(x, TINY), x)
         return replace(self._start, **dict(zip(PRICED, map(float, values), strict=True)))
-
-
-def _huber_weights(errors: Floats) -> Floats:
-    """Of each row: one, and less the farther it is out; the deviation is the median's, which outliers do not move."""
-    deviation = max(1.4826 * float(np.median(np.abs(errors))), LEAST_DEVIATION)
-    return np.minimum(1.0, HUBER * deviation / np.maximum(np.abs(errors), LEAST_DEVIATION))
 
 
 def _trusted_mean(errors: Floats) -> float:
