@@ -3,7 +3,24 @@
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["Efficiencies"]
+__all__ = ["COSTS", "PRICED", "SHARES", "Efficiencies"]
+
+SHARES = (
+    "matmul_compute",
+    "expert_compute",
+    "prefill_attention_compute",
+    "decode_attention_compute",
+    "scan_compute",
+    "weight_bandwidth",
+    "expert_bandwidth",
+    "kv_bandwidth",
+    "link_bandwidth",
+)
+"""Parts of a peak: what they time takes the longer the smaller they are."""
+COSTS = ("all_reduce_rank_s", "step_s", "layer_s", "request_s", "request_layer_s")
+"""Seconds."""
+PRICED = (*SHARES, *COSTS)
+"""What a step's time can be dealt out to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +65,13 @@ class Efficiencies:
     alone."""
     request_layer_s: float = 0.2e-6
     """For each decoding request in each attention kernel: 0.44 ms for 2,048 requests of one token each."""
+    request_s: float = 0.0
+    """Host work for each request of a step that is not hidden behind the GPU: asynchronous scheduling hides it."""
+    matmul_overlap: float = inf
+    """How well arithmetic and reading overlap in matrix products, routed experts' too: they take the norm of this
+    order of both. inf: the slower hides the other. 1: one follows the other. In between the way from one limit to
+    the other bends: kernels of an RTX 4090 need 14 % longer for 64 tokens than for 1, and twice as long for 272 as
+    for 64."""
 
     @classmethod
     def at_peak(cls) -> "Efficiencies":

@@ -83,7 +83,7 @@ def _kind(model: Model) -> tuple[bool, bool]:
 
 
 def _distance(one: Model, other: Model) -> float:
-    """How far apart two shapes are: factors of arithmetic for each token, of layers, of width, added up as logarithms."""
+    """How far apart two shapes are: in arithmetic for each token, layers and width, as logarithms of factors."""
     shapes = ((model.num_active_parameters, len(model.layers), model.hidden_size) for model in (one, other))
     return sum(abs(log(mine / theirs)) for mine, theirs in zip(*shapes, strict=True))
 

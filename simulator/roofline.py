@@ -1,8 +1,8 @@
 """Step times from first principles.
 
 The roofline walks through the kernels of a forward pass in the order in which a GPU runs them. Each kind
-of kernel takes as long as the slower of its arithmetic and its memory traffic; the kinds follow one
-another, so their times add up.
+of kernel takes as long as the slower of its arithmetic and its memory traffic (or somewhat longer, where they
+overlap in part only); the kinds follow one another, so their times add up.
 
     # one step
     # fixed cost | projections, MLPs | experts | attention of prefills | of decodes | states | logits | all-reduces
@@ -10,16 +10,41 @@ another, so their times add up.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from math import inf
 
 from models_configs import Everything, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
 from simulator.batch import Batch
-from simulator.efficiencies import Efficiencies
+from simulator.efficiencies import PRICED, Efficiencies
 from simulator.hardware import Gpu
 from simulator.latency import Work
 
 __all__ = ["Roofline"]
+
+
+def _overlapped_s(compute_s: float, traffic_s: float, overlap: float) -> float:
+    """How long arithmetic and traffic take together: their `overlap`-norm (`Efficiencies.matmul_overlap`)."""
+    longer_s = max(compute_s, traffic_s)
+    if overlap == inf or not longer_s:
+        return longer_s
+    # of their ratio, so that no power is too small for a float
+    ratio: float = (min(compute_s, traffic_s) / longer_s) ** overlap
+    root: float = (1.0 + ratio) ** (1.0 / overlap)
+    return longer_s * root
+
+
+def _shares_s(compute_s: float, traffic_s: float, overlap: float) -> tuple[float, float]:
+    """The same, dealt out to arithmetic and traffic as it grows with each: of a maximum the longer has all.
+
+    A norm is homogeneous, so by Euler its value is the sum of each argument times the slope along it.
+    """
+    if overlap == inf:
+        return (compute_s, 0.0) if compute_s > traffic_s else (0.0, traffic_s)
+    together_s = _overlapped_s(compute_s, traffic_s, overlap) or 1.0
+    compute_slope: float = (compute_s / together_s) ** (overlap - 1.0)
+    traffic_slope: float = (traffic_s / together_s) ** (overlap - 1.0)
+    return compute_s * compute_slope, traffic_s * traffic_slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +55,18 @@ class _Stage:
     """Arithmetic for one token (or row)."""
     weights_s: float
     """Reading the weights."""
+    overlap: float
 
     def seconds(self, num_items: int) -> float:
-        return max(num_items * self.seconds_per_item, self.weights_s)
+        return _overlapped_s(num_items * self.seconds_per_item, self.weights_s, self.overlap)
 
-    def slower(self, num_items: int) -> tuple[float, float]:
-        """Seconds, of which either the arithmetic or the reading has all and the other nothing."""
-        compute_s = num_items * self.seconds_per_item
-        return (compute_s, 0.0) if compute_s > self.weights_s else (0.0, self.weights_s)
+    def shares_s(self, num_items: int) -> tuple[float, float]:
+        """Seconds, as arithmetic and reading share them."""
+        return _shares_s(num_items * self.seconds_per_item, self.weights_s, self.overlap)
 
     def least_s(self, num_items: float, num_steps: float) -> float:
-        # A sum of maxima is at least the maximum of the sums.
-        return max(num_items * self.seconds_per_item, num_steps * self.weights_s)
+        # A sum of norms is at least the norm of the sums: the triangle inequality.
+        return _overlapped_s(num_items * self.seconds_per_item, num_steps * self.weights_s, self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +77,14 @@ class _ExpertStage:
     seconds_per_token: float
     expert_read_s: float
     """Reading one expert in each of those layers."""
+    overlap: float
 
     def seconds(self, num_tokens: int) -> float:
-        return max(num_tokens * self.seconds_per_token, self._reads_s(num_tokens))
+        return _overlapped_s(num_tokens * self.seconds_per_token, self._reads_s(num_tokens), self.overlap)
 
-    def slower(self, num_tokens: int) -> tuple[float, float]:
-        """Seconds, of which either the arithmetic or the reading has all and the other nothing."""
-        compute_s, reads_s = num_tokens * self.seconds_per_token, self._reads_s(num_tokens)
-        return (compute_s, 0.0) if compute_s > reads_s else (0.0, reads_s)
+    def shares_s(self, num_tokens: int) -> tuple[float, float]:
+        """Seconds, as arithmetic and reading share them."""
+        return _shares_s(num_tokens * self.seconds_per_token, self._reads_s(num_tokens), self.overlap)
 
     def _reads_s(self, num_tokens: int) -> float:
         # A token misses an expert with probability 1 - k/E, all tokens miss it with its power:
@@ -72,7 +97,8 @@ class _ExpertStage:
         # Reading is concave in a step's tokens: the least for each of them in the fullest step, and in any step no less
         # than for one token.
         reads_s = self._reads_s(work.max_step_tokens) * work.num_tokens / work.max_step_tokens
-        return max(work.num_tokens * self.seconds_per_token, reads_s, work.num_steps * self._reads_s(1))
+        reads_s = max(reads_s, work.num_steps * self._reads_s(1))
+        return _overlapped_s(work.num_tokens * self.seconds_per_token, reads_s, self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +183,14 @@ class Roofline:
     def least_s(self, work: Work) -> float:
         """Seconds that no schedule of this work can do without: each kind of kernel at its best, one after the other.
 
-        A step's time is a sum of parts that are linear in what it computes, or the maximum of linear ones; summed over
+        A step's time is a sum of parts that are linear in what it computes, or a norm of linear ones; summed over
         all steps each is at least what it is for the sums (those of experts: see there).
         """
         seconds = work.num_steps * self._fixed_s
         seconds += self._dense.least_s(work.num_tokens, work.num_steps)
         seconds += self._logits.least_s(work.num_rows, work.num_steps)
         seconds += work.num_tokens * (self._link_token_s + self._scan_token_s)
-        seconds += work.num_rows * (self._link_row_s + self._state_request_s)
+        seconds += work.num_rows * (self._link_row_s + self._state_request_s + self._efficiencies.request_s)
         seconds += work.num_decodes * self._decode_request_s
         for experts in self._experts:
             seconds += experts.least_s(work)
@@ -188,7 +214,7 @@ class Roofline:
         # every scheduled request gets logits for its last token, even where the prompt goes on
         seconds = self._fixed_s + self._dense.seconds(num_tokens) + self._logits.seconds(num_requests)
         seconds += num_tokens * (self._link_token_s + self._scan_token_s)
-        seconds += num_requests * (self._link_row_s + self._state_request_s)
+        seconds += num_requests * (self._link_row_s + self._state_request_s + self._efficiencies.request_s)
         for experts in self._experts:
             seconds += experts.seconds(num_tokens)
         if batch.prefill_chunks:
@@ -204,14 +230,15 @@ class Roofline:
     def parts_s(self, batch: Batch) -> dict[str, float]:
         """What each figure of `Efficiencies` costs in the first step: seconds by field, which add up to its duration.
 
-        For calibration. Of the two that limit a kind of kernel the slower has all, and the other is left out.
+        For calibration. Of the two that limit a kind of kernel each has what its own growth adds: the slower all,
+        unless they overlap in part.
         """
         parts = dict(self._fixed_parts_s)
         num_requests, num_tokens = batch.num_decodes + len(batch.prefill_chunks), batch.num_tokens
         limits = [
-            ("matmul_compute", "weight_bandwidth", self._dense.slower(num_tokens)),
-            ("matmul_compute", "weight_bandwidth", self._logits.slower(num_requests)),
-            *(("expert_compute", "expert_bandwidth", experts.slower(num_tokens)) for experts in self._experts),
+            ("matmul_compute", "weight_bandwidth", self._dense.shares_s(num_tokens)),
+            ("matmul_compute", "weight_bandwidth", self._logits.shares_s(num_requests)),
+            *(("expert_compute", "expert_bandwidth", experts.shares_s(num_tokens)) for experts in self._experts),
         ]
         if batch.prefill_chunks:
             limits += [
@@ -230,6 +257,7 @@ class Roofline:
         parts["scan_compute"] += num_tokens * self._scan_token_s
         parts["kv_bandwidth"] += num_requests * self._state_request_s
         parts["link_bandwidth"] += num_tokens * self._link_token_s + num_requests * self._link_row_s
+        parts["request_s"] += num_requests * self._efficiencies.request_s
         parts["request_layer_s"] += batch.num_decodes * self._decode_request_s
         return parts
 
@@ -250,6 +278,7 @@ class Roofline:
                 self._compute_s(2 * weights.num_parameters, compute, weights.weight_format) for weights in stored
             ),
             weights_s=self._transfer_s(sum(weights.num_bytes for weights in stored), reading),
+            overlap=self._efficiencies.matmul_overlap,
         )
 
     def _logits_stage(self, model: Model) -> _Stage:
@@ -263,6 +292,7 @@ class Roofline:
             routing=routing,
             seconds_per_token=self._compute_s(flops, efficiencies.expert_compute, routing.weight_format),
             expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
+            overlap=efficiencies.matmul_overlap,
         )
 
     def _attention_stage(self, reach: Reach, costs: Counter[MixingCost]) -> _AttentionStage:
@@ -305,7 +335,7 @@ class Roofline:
     def _fixed_seconds(self, model: Model) -> dict[str, float]:
         """What a step costs whatever it computes, by the figure of `Efficiencies`."""
         efficiencies = self._efficiencies
-        return {field.name: 0.0 for field in fields(Efficiencies)} | {
+        return dict.fromkeys(PRICED, 0.0) | {
             "step_s": efficiencies.step_s,
             "layer_s": len(model.layers) * efficiencies.layer_s,
             "all_reduce_rank_s": self._num_all_reduces(model) * self._tensor_parallel * efficiencies.all_reduce_rank_s,
