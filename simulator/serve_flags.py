@@ -93,7 +93,7 @@ IGNORED = _names(
     video-pruning-rate watermark-config weight-transfer-config worker-cls worker-extension-cls
     """
 )
-"""Flags with a value that do not change KV memory, or only repeat what the checkpoint says itself.
+"""Flags with a value that do not change KV memory.
 
 Those of graphs, kernels and inputs other than text change what is left for it by less than the estimate of
 `simulator.memory` is uncertain by. `swap-space` is of earlier versions.
@@ -141,7 +141,7 @@ NOT_MODELLED: dict[str, str] = {
     "offload-group-size": "weights kept in the host's memory",
     "performance-mode": "the larger defaults of this mode",
     "prefill-context-parallel-size": "a context split over ranks",
-    "quantization-config": "weights quantized while they are loaded",
+    "quantization-config": "a quantization with details of its own",
     "runner": "models that do not generate text",
 }
 """Flags with a value that change KV memory in a way that kvplan does not know: what it would have to model."""
