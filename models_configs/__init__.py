@@ -9,6 +9,7 @@ from models_configs.catalogue import UnknownModelError, find_model, list_models
 from models_configs.hf_config import ConfigFieldError
 from models_configs.model import Layer, Model
 from models_configs.parts import AttentionPart, KVCacheOptions, MixingCost, MLPPart, Routing
+from models_configs.quantization_methods import QuantizationError
 from models_configs.reach import Chunk, Everything, Reach, Window
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "MLPPart",
     "MixingCost",
     "Model",
+    "QuantizationError",
     "Reach",
     "Routing",
     "UnknownModelError",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kvcache.specs import AttentionSpec, ChunkedLocalSpec, FullAttentionSpec, SlidingWindowSpec
 from models_configs.parts import KVCacheOptions, MixingCost
-from models_configs.quantization import WeightFormat, Weights
+from models_configs.quantization import StoredWeights, WeightFormat, Weights
 from models_configs.reach import Chunk, Everything, Reach, Window
 
 __all__ = ["ChunkedAttention", "FullAttention", "Heads", "SharedKVAttention", "SlidingWindowAttention"]
@@ -105,6 +105,10 @@ class _HeadAttention(ABC):
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published."""
         return self.heads.weights(tensor_parallel).num_bytes(element_bytes, self.heads.weight_format)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The same by format."""
+        return self.heads.weights(tensor_parallel).stored(element_bytes, self.heads.weight_format)
 
     def mixing_cost(self, options: KVCacheOptions) -> MixingCost:
         """Scores and weighted sums over what is in reach.
@@ -216,6 +220,10 @@ class SharedKVAttention:
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published."""
         return self.like.weight_bytes(element_bytes, tensor_parallel)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The same by format."""
+        return self.like.shared_weights(element_bytes, tensor_parallel)
 
     def spec(self, options: KVCacheOptions) -> None:
         """Nothing."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from models_configs.quantization import WeightFormat, read_format
+from models_configs.quantization_methods import QuantizationError, is_method, method_of, section_of
 
 __all__ = ["ConfigFieldError", "HFConfig", "read_config_file"]
 
@@ -112,6 +113,18 @@ class HFConfig:
             return read_format(self.section("quantization_config"), module)
         except ValueError as error:
             raise ConfigFieldError(f"quantization_config of {self.origin}: {error}") from None
+
+    def quantized(self, method: str) -> "HFConfig":
+        """With the `quantization_config` that a server's `--quantization` stands for.
+
+        Raises QuantizationError where the checkpoint is quantized by another method, or the method is unknown.
+        """
+        stored = self.section("quantization_config")
+        if not stored:
+            return HFConfig({**self.fields, "quantization_config": section_of(method)}, self.origin, self.assumed)
+        if not is_method(stored, method):
+            raise QuantizationError(f"{self.origin} is stored as {method_of(stored)}, got {method!r}")
+        return self
 
     def _value(self, name: str, default: object) -> object:
         value = self.fields.get(name)

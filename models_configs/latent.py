@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvcache.specs import MLASpec
 from models_configs.parts import KVCacheOptions, MixingCost
-from models_configs.quantization import WeightFormat, Weights
+from models_configs.quantization import StoredWeights, WeightFormat, Weights
 from models_configs.reach import Everything, Reach
 from models_configs.states import split_evenly
 
@@ -68,6 +68,10 @@ class LatentAttention:
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published."""
         return self._weights(tensor_parallel).num_bytes(element_bytes, self.weight_format)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The same by format."""
+        return self._weights(tensor_parallel).stored(element_bytes, self.weight_format)
 
     def spec(self, options: KVCacheOptions) -> MLASpec:
         """One latent vector and one rotary part per token, whatever the number of ranks."""

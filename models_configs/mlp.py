@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvcache.specs import cdiv
 from models_configs.parts import Routing
-from models_configs.quantization import WeightFormat, Weights
+from models_configs.quantization import StoredWeights, WeightFormat, Weights
 
 __all__ = ["DenseMLP", "MixtureOfExperts"]
 
@@ -38,6 +38,10 @@ class DenseMLP:
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of them as published."""
         return self._weights(tensor_parallel).num_bytes(element_bytes, self.weight_format)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """All of them."""
+        return self._weights(tensor_parallel).stored(element_bytes, self.weight_format)
 
     def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
         """None."""
@@ -112,6 +116,10 @@ class MixtureOfExperts:
         shared = self._shared_by_all(tensor_parallel).num_bytes(element_bytes, self.shared_format)
         return shared + self.num_experts * self.routing(element_bytes, tensor_parallel).expert_bytes
 
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """Router, projections to the experts' width and back, shared expert."""
+        return self._shared_by_all(tensor_parallel).stored(element_bytes, self.shared_format)
+
     def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
         """What rounding the two sizes of each expert up adds."""
         if self.expert_format is None:
@@ -131,6 +139,7 @@ class MixtureOfExperts:
             top_k=self.top_k,
             expert_parameters=expert.total,
             expert_bytes=expert.num_bytes(element_bytes, self.expert_format),
+            weight_format=self.expert_format,
         )
 
     def activation_elements(self, tensor_parallel: int = 1) -> int:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 from kvcache.specs import DTYPE_BYTES, KVCacheSpec, cdiv
 from models_configs.parts import AttentionPart, KVCacheOptions, MixingCost, MLPPart, Routing
+from models_configs.quantization import StoredWeights
 from models_configs.reach import Everything, Reach
 
 __all__ = ["Layer", "Model"]
@@ -59,6 +60,12 @@ class Layer:
         """Bytes of the weights on one rank, where unquantized ones take `element_bytes` each."""
         norm_bytes = self.norm_parameters * element_bytes
         return norm_bytes + sum(part.weight_bytes(element_bytes, tensor_parallel) for part in self.parts)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The weights on one rank that every token passes, by format: all but the routed experts."""
+        norms = StoredWeights(None, self.norm_parameters, self.norm_parameters * element_bytes)
+        parts = (part.shared_weights(element_bytes, tensor_parallel) for part in self.parts)
+        return StoredWeights.by_format((norms, *chain.from_iterable(parts)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +170,14 @@ class Model:
         """The routed experts of each layer that has some, on one rank."""
         for layer in self.layers:
             yield from layer.routings(self.element_bytes, tensor_parallel)
+
+    def shared_weights(self, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The layers' weights on one rank that every token passes, one entry a format; None: as `dtype` has them.
+
+        With the routed experts, the embedding, the output head and the final norm they are `weight_bytes`.
+        """
+        layers = (layer.shared_weights(self.element_bytes, tensor_parallel) for layer in self.layers)
+        return StoredWeights.by_format(chain.from_iterable(layers))
 
     # Pipeline stages
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvcache.specs import KVCacheSpec
+from models_configs.quantization import StoredWeights, WeightFormat
 from models_configs.reach import Reach
 
 __all__ = ["AttentionPart", "KVCacheOptions", "MLPPart", "MixingCost", "Routing"]
@@ -69,6 +70,8 @@ class Routing:
     expert_parameters: int
     expert_bytes: int
     """Weights of one expert."""
+    weight_format: WeightFormat | None = None
+    """Of its matrices; None for unquantized."""
 
 
 class AttentionPart(Protocol):
@@ -86,6 +89,9 @@ class AttentionPart(Protocol):
 
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published, where unquantized ones take `element_bytes` each."""
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The same by format."""
 
     def spec(self, options: KVCacheOptions) -> KVCacheSpec | None:
         """What the layer keeps; None if nothing of its own."""
@@ -105,6 +111,9 @@ class MLPPart(Protocol):
 
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published, where unquantized ones take `element_bytes` each."""
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """Those that every token passes, by format: all but the routed experts."""
 
     def kernel_padding_bytes(self, tensor_parallel: int = 1) -> int:
         """What a server's kernels add to them when it loads them."""

@@ -63,9 +63,14 @@ class Family:
     class_defaults: Mapping[str, object] = field(default_factory=dict)
     """What published configurations leave to the model's class in transformers."""
 
-    def model(self, published: Published) -> Model:
-        """The model that the published figures describe. Raises ConfigFieldError where a figure is missing."""
+    def model(self, published: Published, quantization: str | None = None) -> Model:
+        """The model that the published figures describe, its weights stored as `quantization` says if it is given.
+
+        Raises ConfigFieldError where a figure is missing, QuantizationError where it is stored otherwise.
+        """
         config = HFConfig.of(published.config, published.hf_id)
+        if quantization is not None:
+            config = config.quantized(quantization)
         return self.read(config, published.name, published.hf_id, published.source, published.confidence)
 
     def read(self, config: HFConfig, name: str, hf_id: str, source: str, confidence: str) -> Model:

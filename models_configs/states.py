@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kvcache.specs import MambaSpec
 from models_configs.parts import KVCacheOptions, MixingCost
-from models_configs.quantization import WeightFormat, Weights
+from models_configs.quantization import StoredWeights, WeightFormat, Weights
 from models_configs.reach import Everything, Reach
 
 __all__ = ["StateMixer", "split_evenly"]
@@ -72,6 +72,10 @@ class StateMixer(ABC):
     def weight_bytes(self, element_bytes: int, tensor_parallel: int = 1) -> int:
         """Bytes of those weights as published."""
         return self.weights(tensor_parallel).num_bytes(element_bytes, self.weight_format)
+
+    def shared_weights(self, element_bytes: int, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
+        """The same by format."""
+        return self.weights(tensor_parallel).stored(element_bytes, self.weight_format)
 
     def spec(self, options: KVCacheOptions) -> MambaSpec:
         """The state, before any padding or alignment of blocks."""

@@ -37,7 +37,6 @@ def print_capacity(
         ignored = command.ignored
     capacity = Capacity.of(plan_server(Scenario(**settings)))
     _check_lengths(request_lengths, capacity.layout.max_model_len)
-    _check_quantization(capacity, ignored)
     if curve is not None:
         from simulator.plots_capacity import write_curve
 
@@ -60,18 +59,6 @@ def _check_lengths(lengths: Sequence[int], max_model_len: int) -> None:
     for length in lengths:
         if not 1 <= length <= max_model_len:
             raise ScenarioError(f"--request-len: must be 1 to {max_model_len:,} tokens (max_model_len), got {length:,}")
-
-
-def _check_quantization(capacity: Capacity, ignored: Sequence[str]) -> None:
-    """A checkpoint says itself how it is quantized; one that is quantized while it is loaded is not modelled."""
-    server = capacity.server
-    is_stated = server.scenario.kv_cache_memory_bytes or server.scenario.num_gpu_blocks_override
-    is_plain = server.model.weight_bytes() == server.model.num_parameters * server.model.element_bytes
-    if is_plain and not is_stated and {"-q", "--quantization"} & set(ignored):
-        raise ScenarioError(
-            f"--quantization: {server.model.name} is not a quantized checkpoint, and quantizing it at load is not"
-            " modelled; state --kv-cache-memory-bytes"
-        )
 
 
 def _is_from_file(capacity: Capacity) -> bool:

@@ -68,6 +68,15 @@ SpeculativeConfig = Annotated[
     _option(MEMORY, 'Who drafts: {"method": "mtp", "num_speculative_tokens": 1}.', "--speculative-config", "-sc"),
 ]
 Dtype = Annotated[str, _option(MEMORY, "Of weights and activations: auto, bfloat16, float16, float32.")]
+Quantization = Annotated[
+    str | None,
+    _option(
+        MEMORY,
+        "How weights are stored: fp8, modelopt, modelopt_fp4, mxfp4, awq, gptq, ... [as the checkpoint has them]",
+        "--quantization",
+        "-q",
+    ),
+]
 MaxModelLen = Annotated[
     str | None, _option(MEMORY, 'Tokens of the longest request; "auto": the longest that fits. [the model\'s own]')
 ]

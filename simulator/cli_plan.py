@@ -69,6 +69,7 @@ def plan(  # noqa: PLR0917  a flag each
     spare: Spare = 0,
     router: options.Router = None,
     dtype: options.Dtype = "auto",
+    quantization: options.Quantization = None,
     max_model_len: PlanMaxModelLen = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
     kv_cache_dtype: options.KvCacheDtype = "auto",

@@ -9,6 +9,8 @@ driver keeps a little for itself: a server prints 79.18 GiB for an H100.
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from models_configs.quantization import Compute
+
 __all__ = ["GPUS", "Gpu", "UnknownGpuError", "find_gpu"]
 
 _GIB = 2**30
@@ -38,6 +40,13 @@ class Gpu:
     """To its host's memory, one way, by name: PCIe x16 unless it says otherwise. None: not known."""
     source: str
     aliases: tuple[str, ...] = ()
+
+    def flops_per_s(self, compute: Compute) -> float:
+        """Dense peak for matrices multiplied so: that of 16 bits where the device has no such units."""
+        peaks = {"fp8": self.fp8_flops_per_s, "fp4": self.fp4_flops_per_s}
+        if compute == "mxfp8" and self.fp4_flops_per_s is not None:  # the units that scale FP8 blocks came with FP4
+            return self.fp8_flops_per_s or self.bf16_flops_per_s
+        return peaks.get(compute) or self.bf16_flops_per_s
 
 
 # PCIe x16 one way, as the tables of aiconfigurator have it ("pcie_bw")

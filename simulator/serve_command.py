@@ -343,6 +343,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "suffixed or None": _none_or(_suffixed),
     "suffixed or auto": _length,
     "text": str,
+    "text or None": _none_or(str),
     "whole": _whole,
     "whole or None": _none_or(_whole),
 }

@@ -44,6 +44,7 @@ HONOURED: dict[str, str] = {
     "num-gpu-blocks-override": "whole or None",
     "pipeline-parallel-size": "whole",
     "prefix-cache-retention-interval": "interval",
+    "quantization": "text or None",
     "scheduler-reserve-full-isl": "switch",
     "scheduling-policy": "text",
     "spec-method": "draft",
@@ -82,7 +83,7 @@ IGNORED = _names(
     nnodes node-rank numa-bind-cpus numa-bind-nodes offload-backend offload-num-in-group offload-params
     offload-prefetch-step optimization-level otlp-traces-endpoint override-generation-config
     per-request-spec-decode-metrics pooler-config port prefill-schedule-interval prefix-caching-hash-algo
-    prefix-match-unit profiler-config pt-load-map-location quantization reasoning-config reasoning-parser
+    prefix-match-unit profiler-config pt-load-map-location reasoning-config reasoning-parser
     reasoning-parser-plugin renderer-num-workers replayssm-buffer-len response-role revision root-path
     safetensors-load-strategy safetensors-prefetch-block-size safetensors-prefetch-num-threads scheduler-cls seed
     served-model-name show-hidden-metrics-for-version shutdown-timeout sleep-preserve-parameter-names
@@ -92,7 +93,7 @@ IGNORED = _names(
     video-pruning-rate watermark-config weight-transfer-config worker-cls worker-extension-cls
     """
 )
-"""Flags with a value that do not change KV memory, or only repeat what the checkpoint says itself.
+"""Flags with a value that do not change KV memory.
 
 Those of graphs, kernels and inputs other than text change what is left for it by less than the estimate of
 `simulator.memory` is uncertain by. `swap-space` is of earlier versions.
@@ -140,7 +141,7 @@ NOT_MODELLED: dict[str, str] = {
     "offload-group-size": "weights kept in the host's memory",
     "performance-mode": "the larger defaults of this mode",
     "prefill-context-parallel-size": "a context split over ranks",
-    "quantization-config": "weights quantized while they are loaded",
+    "quantization-config": "a quantization with details of its own",
     "runner": "models that do not generate text",
 }
 """Flags with a value that change KV memory in a way that kvplan does not know: what it would have to model."""

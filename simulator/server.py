@@ -12,7 +12,7 @@ from kvcache.layout import KVCacheLayout, fit_max_model_len, plan_layout
 from kvcache.policies import GroupingPolicy, KeptLayers, policy_named
 from kvcache.pool_kinds import DOCUMENT, PoolKind
 from kvcache.specs import KVCacheSpec
-from models_configs import Layer, Model, find_model
+from models_configs import Layer, Model, QuantizationError, find_model
 from models_configs.attention import FullAttention
 from simulator.hardware import Gpu, find_gpu
 from simulator.memory import MemoryOptions, kv_budget_bytes
@@ -112,7 +112,7 @@ def plan_server(scenario: Scenario, policy: GroupingPolicy | None = None) -> Ser
     Raises ValueError with one line for a person: UnknownModelError, UnknownGpuError, WeightsDoNotFitError,
     KVCacheError (the layers cannot be grouped) or ScenarioError.
     """
-    model = _with_drafters(scenario, find_model(scenario.model))
+    model = _with_drafters(scenario, _found(scenario))
     if scenario.dtype != "auto":
         model = replace(model, dtype=scenario.dtype)
     gpu = None if scenario.gpu is None else find_gpu(scenario.gpu)
@@ -143,6 +143,13 @@ def plan_server(scenario: Scenario, policy: GroupingPolicy | None = None) -> Ser
         pool_kind=DOCUMENT if scenario.semantics == "document" and policy.pool_kind.is_one_size else policy.pool_kind,
         stages=_stages(scenario, model, gpu, limits, groups, [layer for layer, _ in layers]),
     )
+
+
+def _found(scenario: Scenario) -> Model:
+    try:
+        return find_model(scenario.model, scenario.quantization)
+    except QuantizationError as error:
+        raise ScenarioError(f"--quantization: {error}") from None
 
 
 def _with_drafters(scenario: Scenario, model: Model) -> Model:

@@ -99,6 +99,26 @@ _DEEPSEEK_V3 = {
     "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
 }
 
+_KIMI_K2 = {
+    **_DEEPSEEK_V3,
+    "model_type": "kimi_k2",
+    "num_attention_heads": 64,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 384,
+    "num_nextn_predict_layers": 0,
+    "vocab_size": 163840,
+    "max_position_embeddings": 131072,
+}
+
+# Routed experts only
+_INT4_EXPERTS = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {
+        "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group", "symmetric": True}}
+    },
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+}
+
 FAMILY = Family(
     model_types=("deepseek_v3", "deepseek_v32", "kimi_k2"),
     stack=_stack,
@@ -132,17 +152,15 @@ FAMILY = Family(
             name="kimi-k2",
             hf_id="moonshotai/Kimi-K2-Instruct",
             same_shape=("moonshotai/Kimi-K2-Base",),
-            config={
-                **_DEEPSEEK_V3,
-                "model_type": "kimi_k2",
-                "num_attention_heads": 64,
-                "first_k_dense_replace": 1,
-                "n_routed_experts": 384,
-                "num_nextn_predict_layers": 0,
-                "vocab_size": 163840,
-                "max_position_embeddings": 131072,
-            },
+            config=_KIMI_K2,
             source=aiconfigurator("moonshotai/Kimi-K2-Instruct"),
+            confidence=Confidence.CONFIG,
+        ),
+        Published(  # the text model
+            name="kimi-k2.5",
+            hf_id="moonshotai/Kimi-K2.5",
+            config={**_KIMI_K2, "max_position_embeddings": 262144, "quantization_config": _INT4_EXPERTS},
+            source=aiconfigurator("moonshotai/Kimi-K2.5"),
             confidence=Confidence.CONFIG,
         ),
     ),

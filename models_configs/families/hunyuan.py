@@ -15,7 +15,8 @@ def _experts(config: HFConfig) -> list[MixtureOfExperts]:
     figures = zip(
         *(integer_of_each_layer(config, name) for name in (size, "moe_topk", "num_shared_expert")), strict=True
     )
-    weight_format = stored_format(config, EXPERT_MODULE)
+    expert_format = stored_format(config, EXPERT_MODULE)
+    shared_format = stored_format(config, "model.layers.1.mlp.shared_mlp.down_proj")
     return [
         MixtureOfExperts(
             hidden_size=config.integer("hidden_size"),
@@ -24,8 +25,8 @@ def _experts(config: HFConfig) -> list[MixtureOfExperts]:
             top_k=top_k,
             # as wide as what the configuration calls the intermediate size, each
             shared_expert_size=num_shared * config.integer("intermediate_size"),
-            expert_format=weight_format,
-            shared_format=weight_format,
+            expert_format=expert_format,
+            shared_format=shared_format,
         )
         for expert_size, top_k, num_shared in figures
     ]

@@ -32,6 +32,18 @@ _70B = {
     "intermediate_size": 28672,
 }
 
+_8B = {
+    **_LLAMA_3_1,
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "intermediate_size": 14336,
+}
+
+# NVIDIA's checkpoints say it in a second file, in the words of ModelOpt
+_MODELOPT_FP8 = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+_HF_QUANT_CONFIG = "model_configs/nvidia--Llama-3.1-70B-Instruct-FP8_hf_quant_config.json of the same package"
+
 FAMILY = Family(
     model_types=("llama",),
     stack=_stack,
@@ -41,15 +53,17 @@ FAMILY = Family(
             name="llama-3.1-8b",
             hf_id="meta-llama/Llama-3.1-8B",
             same_shape=("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Meta-Llama-3.1-8B"),
-            config={
-                **_LLAMA_3_1,
-                "num_hidden_layers": 32,
-                "hidden_size": 4096,
-                "num_attention_heads": 32,
-                "intermediate_size": 14336,
-            },
+            config=_8B,
             source=aiconfigurator("meta-llama/Meta-Llama-3.1-8B"),
             confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="llama-3.1-8b-fp8",
+            hf_id="nvidia/Llama-3.1-8B-Instruct-FP8",
+            config={**_8B, "quantization_config": _MODELOPT_FP8},
+            source=aiconfigurator("meta-llama/Meta-Llama-3.1-8B"),
+            confidence=Confidence.CONFIG,
+            exceptions={"quantization_config": f"taken from the 70B: {_HF_QUANT_CONFIG}; {Confidence.RECALLED}"},
         ),
         Published(
             name="llama-3.1-70b",
@@ -58,6 +72,14 @@ FAMILY = Family(
             config=_70B,
             source=aiconfigurator("meta-llama/Meta-Llama-3.1-70B"),
             confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="llama-3.1-70b-fp8",
+            hf_id="nvidia/Llama-3.1-70B-Instruct-FP8",
+            config={**_70B, "quantization_config": _MODELOPT_FP8},
+            source=aiconfigurator("nvidia/Llama-3.1-70B-Instruct-FP8"),
+            confidence=Confidence.CONFIG,
+            exceptions={"quantization_config": _HF_QUANT_CONFIG},
         ),
         Published(
             name="llama-3.1-405b",

@@ -2,6 +2,7 @@
 
 from models_configs.attention import FullAttention
 from models_configs.families.common import layer_of, read_experts, read_heads
+from models_configs.families.sources import aiconfigurator
 from models_configs.hf_config import ConfigFieldError, HFConfig
 from models_configs.published import Confidence, Family, Published, Stack
 
@@ -34,6 +35,7 @@ FAMILY = Family(
         Published(
             name="minimax-m2",
             hf_id="MiniMaxAI/MiniMax-M2",
+            same_shape=("MiniMaxAI/MiniMax-M2.5",),
             config={
                 "model_type": "minimax_m2",
                 "num_hidden_layers": 62,
@@ -56,7 +58,8 @@ FAMILY = Family(
                     "modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"],
                 },
             },
-            source="github SoumilB7/unfold tests/unseen_model_configs/minimax-m2.json",
+            source="github SoumilB7/unfold tests/unseen_model_configs/minimax-m2.json;"
+            f" M2.5: {aiconfigurator('MiniMaxAI/MiniMax-M2.5')}",
             confidence=Confidence.CONFIG,
             exceptions={"torch_dtype": f"unset in the config.json; bfloat16: {Confidence.RECALLED}"},
         ),

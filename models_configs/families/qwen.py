@@ -69,6 +69,21 @@ _QWEN_3 = {
     "max_position_embeddings": 40960,
 }
 
+_QWEN_3_235B = {
+    **_QWEN_3,
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 94,
+    "hidden_size": 4096,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+
 FAMILY = Family(
     model_types=("qwen2", "qwen3", "qwen3_moe"),
     stack=_stack,
@@ -135,21 +150,23 @@ FAMILY = Family(
         Published(
             name="qwen3-235b-a22b",
             hf_id="Qwen/Qwen3-235B-A22B",
-            config={
-                **_QWEN_3,
-                "model_type": "qwen3_moe",
-                "num_hidden_layers": 94,
-                "hidden_size": 4096,
-                "num_attention_heads": 64,
-                "num_key_value_heads": 4,
-                "intermediate_size": 12288,
-                "moe_intermediate_size": 1536,
-                "num_experts": 128,
-                "num_experts_per_tok": 8,
-                "decoder_sparse_step": 1,
-                "mlp_only_layers": [],
-            },
+            config=_QWEN_3_235B,
             source=aiconfigurator("Qwen/Qwen3-235B-A22B"),
+            confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="qwen3-235b-a22b-fp8",
+            hf_id="Qwen/Qwen3-235B-A22B-FP8",
+            config={
+                **_QWEN_3_235B,
+                "quantization_config": {
+                    "quant_method": "fp8",
+                    "weight_block_size": [128, 128],
+                    # the file names the router and the norms of each layer
+                    "modules_to_not_convert": ["lm_head", "model.layers.*.mlp.gate"],
+                },
+            },
+            source=aiconfigurator("Qwen/Qwen3-235B-A22B-FP8"),
             confidence=Confidence.CONFIG,
         ),
     ),

@@ -20,7 +20,9 @@ COUNTED = {
     "jamba-1.5-mini": (51_570_323_328, 12_110_311_296),
     "jamba-1.5-large": (398_555_145_696, 94_149_338_592),
     "llama-3.1-8b": (8_030_261_248, 8_030_261_248),
+    "llama-3.1-8b-fp8": (8_030_261_248, 8_030_261_248),
     "llama-3.1-70b": (70_553_706_496, 70_553_706_496),
+    "llama-3.1-70b-fp8": (70_553_706_496, 70_553_706_496),
     "llama-4-scout": (107_769_861_120, 17_172_894_720),
     "llama-4-maverick": (400_711_848_960, 17_184_691_200),
     "jamba-1.7-mini": (51_570_323_328, 12_110_311_296),
@@ -50,6 +52,7 @@ COUNTED = {
     "deepseek-v3": (671_026_404_352, 37_552_282_624),
     "deepseek-v3.2": (671_877_929_216, 38_403_807_488),
     "kimi-k2": (1_026_408_209_408, 32_861_477_888),
+    "kimi-k2.5": (1_026_408_209_408, 32_861_477_888),
     "kimi-linear-48b-a3b": (49_122_675_072, 3_484_453_248),
     # transformers 5.19 has no class for it: summed from the shapes in vLLM 0.32 (models/kimi_k3)
     "kimi-k3": (2_779_484_393_568, 105_363_935_328),
@@ -102,6 +105,7 @@ COUNTED = {
     "qwen3-8b": (8_190_735_360, 8_190_735_360),
     "qwen3-32b": (32_762_123_264, 32_762_123_264),
     "qwen3-235b-a22b": (235_093_634_560, 22_190_763_520),
+    "qwen3-235b-a22b-fp8": (235_093_634_560, 22_190_763_520),
     "smollm3-3b": (3_075_098_624, 3_075_098_624),
     # transformers 5.19 has no class for it: summed from the shapes in vLLM 0.32 (models/step3p5.py)
     "step-3.5-flash": (196_956_118_272, 11_987_311_872),
@@ -149,3 +153,21 @@ def test_every_model_says_where_its_figures_come_from() -> None:
 def test_public_surface() -> None:
     assert sorted(models_configs.__all__) == models_configs.__all__
     assert all(hasattr(models_configs, name) for name in models_configs.__all__)
+
+
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("Qwen/Qwen3-32B", "qwen3-32b"),
+        ("Qwen/Qwen3-235B-A22B", "qwen3-235b-a22b"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b-fp8"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax-m2"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2.5"),
+        ("meta-llama/Llama-3.1-70B", "llama-3.1-70b"),
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", "llama-3.1-8b-fp8"),
+        ("nvidia/Llama-3.1-70B-Instruct-FP8", "llama-3.1-70b-fp8"),
+    ],
+)
+def test_a_repository_leads_to_its_entry(repository: str, name: str) -> None:
+    assert find_model(repository).name == name

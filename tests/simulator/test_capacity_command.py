@@ -164,6 +164,37 @@ def test_what_is_not_understood_is_named(capacity, tmp_path, fields, complaint):
     assert complaint in err
 
 
+def test_a_serve_line_that_quantizes_leaves_more_for_kv(capacity):
+    """Gemma-3-27b's 25.6 billion elements in 16 bits leave little of an H100."""
+
+    def pool_bytes(*flags: str) -> int:
+        line = ("vllm", "serve", "google/gemma-3-27b-it", "--max-model-len", "8192", *flags)
+        described = json.loads(capacity("--gpu", "h100", "--json", "--", *line)[1])
+        return described["num_blocks"] * described["bytes_per_block"]
+
+    assert pool_bytes("-q", "fp8") - pool_bytes() == pytest.approx(25.6e9, rel=0.01)
+
+
+def test_the_flag_means_what_it_means_on_a_serve_line(capacity):
+    flags = ("--gpu", "h100", "--json", "-q", "fp8")
+    ours = json.loads(capacity("llama-3.1-8b", *flags)[1])
+    theirs = json.loads(capacity(*flags[:-2], "--", "vllm", "serve", "llama-3.1-8b", "--quantization=fp8")[1])
+    assert ours["num_blocks"] == theirs["num_blocks"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("gpt-oss-20b", "-q", "fp8"), "kvplan: --quantization: openai/gpt-oss-20b is stored as mxfp4, got 'fp8'\n"),
+        (("llama-3.1-8b", "-q", "fp9"), "got 'fp9'; did you mean 'fp8'?\n"),
+    ],
+)
+def test_a_quantization_that_does_not_go_with_the_model_is_one_line(capacity, words, complaint):
+    code, _, err = capacity(*words, *POOL)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.endswith(complaint)
+
+
 def test_a_quantized_checkpoint_weighs_less(tmp_path):
     """Eight bits instead of sixteen for the matrices of the layers; embedding and head stay."""
     from models_configs import find_model

@@ -202,6 +202,20 @@ def test_the_resolved_scenario_has_every_default_filled_in():
     ]
 
 
+@pytest.mark.parametrize(("model", "quantization"), [("mixtral-8x7b", "fp8"), ("gpt-oss-20b", "mxfp4")])
+def test_a_quantized_server_is_resolved_to_itself(model, quantization):
+    """The name is that of the model as published; how its weights are stored stands beside it."""
+    first = server(model, quantization=quantization, tensor_parallel_size=4)
+    again = deploy(Scenario(**first.resolved_scenario()))
+    assert (again.model, again.resolved_scenario()) == (first.model, first.resolved_scenario())
+
+
+def test_weights_in_8_bits_leave_more_for_kv():
+    """The matrices of Llama-3.1-8B are 6.98 billion elements: so many bytes less, and their scales more."""
+    plain, quantized = (server(quantization=method).kv_budget_bytes for method in (None, "fp8"))
+    assert quantized - plain == pytest.approx(6.98e9, rel=0.002)
+
+
 def test_what_is_shown_is_plain_json():
     deployment = server("gemma-3-27b", tensor_parallel_size=2, trace="traces/mooncake.jsonl")
     shown = [deployment.resolved_scenario(), deployment.describe()]

@@ -48,3 +48,16 @@ def test_numbers_are_of_the_right_magnitude(gpu: Gpu) -> None:
 def test_half_the_bits_do_not_do_more_than_twice_the_work(gpu: Gpu) -> None:
     assert gpu.fp8_flops_per_s is not None
     assert 1 <= gpu.fp8_flops_per_s / gpu.bf16_flops_per_s <= 2.03
+
+
+@pytest.mark.parametrize(
+    ("gpu", "peaks"),
+    [
+        ("a100-80gb", [312e12, 312e12, 312e12, 312e12]),
+        ("h100-80gb", [989e12, 1979e12, 989e12, 989e12]),
+        ("b200", [2250e12, 4500e12, 4500e12, 9000e12]),
+    ],
+)
+def test_matrices_are_multiplied_in_16_bits_where_there_are_no_units_for_fewer(gpu: str, peaks: list[float]) -> None:
+    """Hopper has FP8 units, but none that scale blocks of 32 elements: MXFP4 weights are widened there."""
+    assert [find_gpu(gpu).flops_per_s(compute) for compute in ("bf16", "fp8", "mxfp8", "fp4")] == peaks

@@ -39,10 +39,11 @@ def test_a_line_from_a_recipe_becomes_settings_and_a_list_of_what_does_not_matte
         "max_model_len": 32768,
         "gpu_memory_utilization": ".9",
         "enable_prefix_caching": False,
+        "quantization": "fp8",
     }
     assert command.ignored == (
         *("CUDA_VISIBLE_DEVICES", "VLLM_LOGGING_LEVEL", "--served-model-name", "--host", "--port"),
-        *("--enable-auto-tool-choice", "-dp", "--quantization", "-O"),
+        *("--enable-auto-tool-choice", "-dp", "-O"),
     )
 
 
@@ -90,6 +91,8 @@ def test_a_flag_is_written_in_many_ways_and_the_last_wins(flag):
         ("--kv-cache-memory-bytes 40G", {"kv_cache_memory_bytes": 40 << 30}),
         ("--kv-cache-memory-bytes 40g --kv-cache-memory-bytes None", {}),
         ("--prefix-cache-retention-interval None", {"prefix_cache_retention_interval": "dense"}),
+        ("-q awq_marlin", {"quantization": "awq_marlin"}),
+        ("-q fp8 --quantization None", {}),
         ("--prefix-cache-retention-interval 4096", {"prefix_cache_retention_interval": 4096}),
         ("--dtype half --kv-cache-dtype fp8", {"dtype": "float16", "kv_cache_dtype": "fp8"}),
         ("--device-memory-utilization 0.8 --watermark .1", {"gpu_memory_utilization": "0.8", "watermark": ".1"}),
