@@ -55,8 +55,9 @@ def find_model(name: str, quantization: str | None = None) -> Model:
 
 
 def _is_quantized(model: Model) -> bool:
-    stored = (*model.shared_weights(), *model.routings())
-    return any(part.weight_format is not None for part in stored)
+    formats = [weights.weight_format for weights in model.shared_weights()]
+    formats += [routing.weight_format for routing in model.routings()]
+    return any(weight_format is not None for weight_format in formats)
 
 
 def _found(name: str, quantization: str | None) -> Model:

@@ -1,7 +1,8 @@
 """A server's `--quantization`: what each of its values says about how a checkpoint is stored.
 
-Two things a value can mean. `fp8` quantizes any 16-bit checkpoint while it is loaded. The others need one that is
-stored so already, and name it: here the checkpoint of the same shape that a tool with its usual settings would write.
+Two things a value can mean. `fp8` and `fp8_per_block` quantize any 16-bit checkpoint while it is loaded. The others
+need one that is stored so already, and name it: here the checkpoint of the same shape that a tool with its usual
+settings would write.
 """
 
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ _ALL_BUT_EXPERTS = r"re:(?!.*(\.experts\.|block_sparse_moe\.input_linear))"
 
 _SECTIONS: dict[str, Mapping[str, object]] = {
     "fp8": {"quant_method": "fp8"},
+    "fp8_per_block": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     "modelopt": {"quant_method": "modelopt", "quant_algo": "FP8"},
     "modelopt_fp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
     "mxfp4": {"quant_method": "mxfp4", "modules_to_not_convert": [_ALL_BUT_EXPERTS]},

@@ -40,6 +40,12 @@ def _parse_method(value: object) -> object:
     return "mtp" if isinstance(value, str) and value.endswith("_mtp") else value
 
 
+def _parse_quantization(value: object) -> object:
+    """Other kernels for the same weights, and vLLM's newer name for one scale a matrix."""
+    same = {"awq_marlin": "awq", "gptq_marlin": "gptq", "fp8_per_tensor": "fp8"}
+    return same.get(value, value) if isinstance(value, str) else value
+
+
 def _parse_length(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdigit() else value
 
@@ -71,7 +77,9 @@ Rate = Annotated[int, BeforeValidator(_parse_rate), Field(ge=1)]
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 AttentionDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "fp8_e5m2"]
-Quantization = Literal["fp8", "modelopt", "modelopt_fp4", "mxfp4", "awq", "gptq", "auto-round", "compressed-tensors"]
+Quantization = Literal[
+    "fp8", "fp8_per_block", "modelopt", "modelopt_fp4", "mxfp4", "awq", "gptq", "auto-round", "compressed-tensors"
+]
 StateDtype = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -135,7 +143,7 @@ class Scenario(BaseModel):
     enable_expert_parallel: bool = False
     """Experts are dealt out whole, not cut into slices: the same bytes on each rank."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    quantization: Quantization | None = None
+    quantization: Annotated[Quantization | None, BeforeValidator(_parse_quantization)] = None
     """How weights are stored; None: as the checkpoint has them."""
     max_model_len: Annotated[Count | Literal["auto"] | None, BeforeValidator(_parse_length)] = None
     """"auto": the longest that fits."""

@@ -38,8 +38,6 @@ SUFFIXES |= {suffix: 1000**power for power, suffix in enumerate("kmgt", 1)}
 SUFFIXES |= {suffix: 1024**power for power, suffix in enumerate("KMGT", 1)}
 DTYPES = {"float": "float32", "half": "float16"}
 """vLLM's second names."""
-QUANTIZATIONS = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
-"""Other kernels for the same weights."""
 DRAFT_KEYS = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}
 """Flags that are keys of `--speculative-config`."""
 
@@ -341,11 +339,11 @@ def _interval(text: str) -> int | str:
 READERS: dict[str, Callable[[str], object]] = {
     "dtype": lambda text: DTYPES.get(text, text),
     "interval": _interval,
-    "quantization": _none_or(lambda text: QUANTIZATIONS.get(text, text)),
     "suffixed": _suffixed,
     "suffixed or None": _none_or(_suffixed),
     "suffixed or auto": _length,
     "text": str,
+    "text or None": _none_or(str),
     "whole": _whole,
     "whole or None": _none_or(_whole),
 }

@@ -44,7 +44,7 @@ HONOURED: dict[str, str] = {
     "num-gpu-blocks-override": "whole or None",
     "pipeline-parallel-size": "whole",
     "prefix-cache-retention-interval": "interval",
-    "quantization": "quantization",
+    "quantization": "text or None",
     "scheduler-reserve-full-isl": "switch",
     "scheduling-policy": "text",
     "spec-method": "draft",

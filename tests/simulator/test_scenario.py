@@ -2,6 +2,7 @@
 
 import pytest
 
+from models_configs.quantization_methods import METHODS
 from simulator import Scenario, ScenarioError
 from simulator.scenario import parse_bytes
 
@@ -110,3 +111,15 @@ def test_equal_scenarios_are_equal():
     """So that a study can tell which of its runs it has already made."""
     text, number = (Scenario(model="gemma-3-1b", kv_cache_memory_bytes=value) for value in ("1GiB", 2**30))
     assert text == number
+
+
+@pytest.mark.parametrize(
+    ("written", "method"), [("awq_marlin", "awq"), ("gptq_marlin", "gptq"), ("fp8_per_tensor", "fp8"), (None, None)]
+)
+def test_other_names_of_a_quantization_are_known(written, method):
+    assert Scenario(model="gemma-3-1b", quantization=written).quantization == method
+
+
+def test_a_scenario_takes_each_quantization_that_the_catalogue_knows():
+    methods = [Scenario(model="gemma-3-1b", quantization=method).quantization for method in METHODS]
+    assert methods == list(METHODS)

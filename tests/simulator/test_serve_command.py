@@ -91,7 +91,7 @@ def test_a_flag_is_written_in_many_ways_and_the_last_wins(flag):
         ("--kv-cache-memory-bytes 40G", {"kv_cache_memory_bytes": 40 << 30}),
         ("--kv-cache-memory-bytes 40g --kv-cache-memory-bytes None", {}),
         ("--prefix-cache-retention-interval None", {"prefix_cache_retention_interval": "dense"}),
-        ("-q awq_marlin", {"quantization": "awq"}),
+        ("-q awq_marlin", {"quantization": "awq_marlin"}),
         ("-q fp8 --quantization None", {}),
         ("--prefix-cache-retention-interval 4096", {"prefix_cache_retention_interval": 4096}),
         ("--dtype half --kv-cache-dtype fp8", {"dtype": "float16", "kv_cache_dtype": "fp8"}),

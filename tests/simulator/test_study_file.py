@@ -225,3 +225,11 @@ def test_what_is_no_toml_is_said(tmp_path):
         read_study(write_study(tmp_path, "[base"))
     with pytest.raises(ScenarioError, match="cannot be read: No such file"):
         read_study(tmp_path / "nowhere.toml")
+
+
+def test_quantization_may_vary_like_any_other_setting(tmp_path):
+    """Weights of different bytes leave different pools."""
+    text = '[base]\nmodel = "llama-3.1-8b"\ngpu = "l40s"\nmax-model-len = 4096\n[grid]\nquantization = ["fp8", "awq"]\n'
+    study = study_of(tmp_path, text)
+    assert [study.label(point) for point in study.points] == ["quantization fp8", "quantization awq"]
+    assert len({point.point.key for point in study.points}) == 2
