@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.batch import Batch
-from simulator.efficiencies import COSTS, PRICED, SHARES, Efficiencies
+from simulator.efficiencies import PRICED, SHARES, Efficiencies
 from simulator.roofline import Roofline
 
 __all__ = ["HIGHEST_SHARE", "Fit", "RooflineOf", "Spans", "fit_efficiencies"]
@@ -34,12 +34,12 @@ SHARE_SPREAD, COST_SPREAD = 0.3, 5.0
 LEAST_EFFECT = 0.003
 """A figure is fitted if such a difference changes spans, as those before it cannot, by so much of their time (rms)."""
 PRIOR_ROWS = 30
-"""The start weighs as much as one of so many rows: rows are more than what they say, as a roofline's errors are alike."""
+"""The start weighs as much as one of so many rows, however many there are: their errors are not independent."""
 OVERLAPS = (inf, 4.0, 2.5, 2.0, 1.5, 1.0)
 WORTH_A_BEND = 0.9, 0.001
 """Another overlap than the one before must leave at most so much of the error, and take away so much of the time."""
 HUBER = 1.345
-"""Deviations (of a normal distribution) beyond which a row weighs less: 95 % as sharp as least squares without outliers."""
+"""Deviations beyond which a row weighs less: 95 % as sharp as least squares where there are no outliers."""
 LEAST_DEVIATION = 1e-7
 MOST_ROUNDS, CLOSE, TINY = 40, 1e-7, 1e-12
 TRUSTED_PART = 0.9
@@ -129,7 +129,7 @@ def fit_efficiencies(
 
 
 class _Problem:
-    """One fit with one shape of the roofline. `x` are the figures relative to the start's: [figures], in PRICED's order."""
+    """One fit with one shape of the roofline. `x`: the figures relative to the start's, [figures] in PRICED's order."""
 
     def __init__(self, roofline_of: RooflineOf, spans: Spans, start: Efficiencies) -> None:
         self._roofline_of = roofline_of

@@ -9,6 +9,7 @@ both take turns until they agree.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 MOST_ROUNDS = 8
 SETTLED = 1e-3
-"""Replays agree where their spans last the same, by so much of their time (mean)."""
+"""Replays agree where their spans last the same, by so much of their time (median)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,7 @@ class Stamps:
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Neighbouring stamps, as numbers of output tokens; 0 is when it was scheduled, or came."""
-        marks = [0, *self.token_s]
-        yield from zip(marks[:-1], marks[1:], strict=True)
+        yield from pairwise([0, *self.token_s])
 
     def at(self, mark: int, *, scheduled: bool) -> float:
         """The time of a mark of `pairs`; `scheduled` says which one 0 is."""
@@ -172,16 +172,15 @@ def fit_to_stamps(
     has none of them.
     """
     efficiencies, before_s = start or Efficiencies(), np.empty(0)
-    has_settled = False
-    for num_rounds in range(1, MOST_ROUNDS + 1):
+    has_settled, num_rounds = False, 0
+    while not has_settled and num_rounds < MOST_ROUNDS:
+        num_rounds += 1
         steps = replay(deployment, trace, roofline_of(efficiencies), list(measured))
         spans = steps.spans(measured)
         if not len(spans.measured_s):
             raise ScenarioError("none of the measured requests is served in the replay: do the server's flags fit?")
         fit = fit_efficiencies(roofline_of, spans, start, overlaps)
         efficiencies, now_s = fit.efficiencies, fit.predicted_s
-        if len(before_s) == len(now_s) and np.mean(np.abs(now_s / before_s - 1)) < SETTLED:
-            has_settled = True
-            break
+        has_settled = len(before_s) == len(now_s) and np.median(np.abs(now_s / before_s - 1)) < SETTLED
         before_s = now_s
     return StampFit(fit, spans, num_rounds, has_settled)

@@ -10,12 +10,12 @@ from kvcache.policies import GroupingPolicy
 from models_configs import Model
 from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
-from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.latency import StepTimes
 from simulator.loading import KVSource, LoadingScheduler
-from simulator.roofline import Roofline
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 from simulator.server import plan_server
+from simulator.step_times import step_times_of
 
 __all__ = ["Deployment", "deploy", "deploy_all"]
 
@@ -47,12 +47,7 @@ class Deployment:
     @cached_property
     def step_times(self) -> StepTimes:
         """How long steps take on this server."""
-        scenario = self.scenario
-        if scenario.step_time_s is not None:
-            return ConstantStepTimes(scenario.step_time_s)
-        if self.gpu is None:
-            raise ScenarioError("--gpu: is needed to tell how long steps take; or state --step-time-s")
-        return Roofline(self.model, self.gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype)
+        return step_times_of(self.scenario, self.model, self.gpu)
 
     def describe(self) -> dict[str, object]:
         """The pool in plain JSON values."""

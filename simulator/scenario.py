@@ -109,7 +109,9 @@ class Scenario(BaseModel):
     gpu: str | None = None
     """Accelerator of each rank."""
     step_time_s: Annotated[float, Field(gt=0)] | None = None
-    """Every step takes so many seconds; None: a roofline of `gpu`."""
+    """Every step takes so many seconds; None: as `step_times` has it."""
+    step_times: Annotated[str, Field(min_length=1)] = "roofline"
+    """"roofline", "silicon" (kernels that were measured), or a file of `kvplan calibrate`."""
 
     # Traffic.
     trace: Path | None = None
