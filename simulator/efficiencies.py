@@ -1,9 +1,11 @@
 """What servers reach of their hardware's peaks, and what a step costs besides."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-__all__ = ["COSTS", "PRICED", "SHARES", "Efficiencies"]
+from simulator.hardware import Gpu
+
+__all__ = ["COSTS", "PRICED", "SHARES", "Efficiencies", "efficiencies_of"]
 
 SHARES = (
     "matmul_compute",
@@ -57,7 +59,7 @@ class Efficiencies:
     """Of the one-way link rate in an all-reduce: 0.6 to 0.7 for 64 MB and more over 2 to 8 GPUs."""
     all_reduce_rank_s: float = 2e-6
     """Latency of one all-reduce, for each rank: NCCL takes 6, 10 and 16 microseconds over 2, 4 and 8."""
-    step_s: float = 0.8e-3
+    step_s: float = 0.5e-3
     """Scheduling, input preparation and sampling that are not hidden behind the GPU: what the published
     measurements leave unexplained, together with the next."""
     layer_s: float = 25e-6
@@ -84,3 +86,14 @@ class Efficiencies:
             scan_compute=1, weight_bandwidth=1, expert_bandwidth=inf, kv_bandwidth=1, link_bandwidth=1,
             all_reduce_rank_s=0, step_s=0, layer_s=0, request_layer_s=0,
         )  # fmt: skip
+
+
+SYNC_STEP_S, SYNC_REQUEST_S = 1.6e-3, 30e-6
+"""What a step and each of its requests take besides where a step is planned only after the one before it: from a tenth
+of the published measurements of vLLM 0.12 with Qwen3-32B (docs/validation.md)."""
+
+
+def efficiencies_of(gpu: Gpu, *, async_scheduling: bool) -> Efficiencies:
+    """The defaults for a GPU."""
+    efficiencies = Efficiencies()
+    return efficiencies if async_scheduling else replace(efficiencies, step_s=SYNC_STEP_S, request_s=SYNC_REQUEST_S)

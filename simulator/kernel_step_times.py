@@ -1,23 +1,25 @@
 """Step times from tables of kernels: which kernels a step runs, and how long each takes."""
 
 from simulator.batch import Batch
+from simulator.efficiencies import Efficiencies
 from simulator.kernel_tables import Kernels
 from simulator.latency import Work
 from simulator.roofline import Roofline
 
 __all__ = ["KernelStepTimes"]
 
-STEP_S = 0.5e-3
-"""What a step takes besides its kernels."""
-
 
 class KernelStepTimes:
     """Step times from measured kernels."""
 
-    def __init__(self, kernels: Kernels, peaks: Roofline, source: str) -> None:
-        """`peaks` is the roofline of a server that reaches all of its hardware's peaks: no kernel is faster."""
+    def __init__(self, kernels: Kernels, peaks: Roofline, efficiencies: Efficiencies, source: str) -> None:
+        """`peaks` is the roofline of a server that reaches all of its hardware's peaks: no kernel is faster.
+
+        Of the efficiencies the host's costs alone count.
+        """
         self._kernels = kernels
         self._peaks = peaks
+        self._step_s, self._request_s = efficiencies.step_s, efficiencies.request_s
         self.source = source
         """Where the times are from, in words."""
 
@@ -26,8 +28,9 @@ class KernelStepTimes:
 
         The first and the last are looked up; in between contexts grow linearly, and so does the time.
         """
-        fixed_s = STEP_S + self._without_decode_attention_s(batch)
         num_decodes, num_steps = batch.num_decodes, batch.num_steps
+        fixed_s = self._step_s + (num_decodes + len(batch.prefill_chunks)) * self._request_s
+        fixed_s += self._without_decode_attention_s(batch)
         if not num_decodes:
             return [fixed_s] * num_steps
         first_s = fixed_s + self._decode_attention_s(batch, 0)

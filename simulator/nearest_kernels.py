@@ -19,13 +19,21 @@ MOST_TRIES = 4
 """Near models of which the tables may lack something before the roofline is taken."""
 ATTENTION = ("prefill_attention_compute", "decode_attention_compute", "kv_bandwidth")
 """Parts of a roofline that depend on contexts."""
+HOST = ("step_s", "request_s")
+"""Parts that are no kernels."""
 
 
 def silicon_step_times(
-    model: Model, gpu: Gpu, tensor_parallel: int, kv_cache_dtype: str, *, expert_parallel: bool
+    model: Model,
+    gpu: Gpu,
+    tensor_parallel: int,
+    kv_cache_dtype: str,
+    efficiencies: Efficiencies,
+    *,
+    expert_parallel: bool,
 ) -> StepTimes:
     """Step times from measured kernels as far as there are some; `source` says which."""
-    roofline = Roofline(model, gpu, tensor_parallel, kv_cache_dtype)
+    roofline = Roofline(model, gpu, tensor_parallel, kv_cache_dtype, efficiencies)
     peaks = Roofline(model, gpu, tensor_parallel, kv_cache_dtype, Efficiencies.at_peak())
     missing = ""
     for known_as in _names_of(model):
@@ -36,7 +44,7 @@ def silicon_step_times(
         except NoKernelsError as error:
             missing = str(error)
             continue
-        return KernelStepTimes(kernels, peaks, f"measured kernels of {known_as} on {gpu.name}")
+        return KernelStepTimes(kernels, peaks, efficiencies, f"measured kernels of {known_as} on {gpu.name}")
     missing = missing or f"there are no measured kernels of {model.name}"
     for near, known_as in _nearest(model, tensor_parallel):
         try:
@@ -45,10 +53,10 @@ def silicon_step_times(
             )
         except NoKernelsError:
             continue
-        theirs = _Parts(near, Roofline(near, gpu, tensor_parallel, kv_cache_dtype))
+        theirs = _Parts(near, Roofline(near, gpu, tensor_parallel, kv_cache_dtype, efficiencies))
         scaled = _scaled(kernels, _Parts(model, roofline), theirs)
         source = f"measured kernels of {known_as} on {gpu.name}, times the ratio of rooflines ({missing})"
-        return KernelStepTimes(scaled, peaks, source)
+        return KernelStepTimes(scaled, peaks, efficiencies, source)
     roofline.source = f"roofline ({missing}, and of no model near it)"
     return roofline
 
@@ -116,7 +124,9 @@ class _Parts:
 
     def _seconds(self, batch: Batch, *, of_attention: bool) -> float:
         parts_s = self._roofline.parts_s(batch)
-        return sum(seconds for name, seconds in parts_s.items() if (name in ATTENTION) == of_attention)
+        return sum(
+            seconds for name, seconds in parts_s.items() if name not in HOST and (name in ATTENTION) == of_attention
+        )
 
 
 def _scaled(kernels: Kernels, ours: _Parts, theirs: _Parts) -> Kernels:

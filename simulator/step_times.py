@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from models_configs import Model
+from simulator.efficiencies import Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
 from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.roofline import Roofline
@@ -22,9 +23,9 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
         return ConstantStepTimes(scenario.step_time_s)
     if gpu is None:
         raise ScenarioError("--gpu: is needed to tell how long steps take; or state --step-time-s")
-    efficiencies = None
+    efficiencies = efficiencies_of(gpu, async_scheduling=scenario.async_scheduling)
     if chosen == "silicon":
-        raise ScenarioError("--step-times: silicon, kernels that were measured, is not there yet; say roofline")
+        return _silicon(scenario, model, gpu, efficiencies)
     if chosen != "roofline":
         from simulator.calibration_file import read_calibration
 
@@ -43,6 +44,21 @@ def step_times_notes(scenario: Mapping[str, Any]) -> list[str]:
 
     return read_calibration(_file(chosen)).notes(
         chosen, scenario["model"], scenario["dtype"], scenario["kv_cache_dtype"]
+    )
+
+
+def _silicon(scenario: Scenario, model: Model, gpu: Gpu, efficiencies: Efficiencies) -> StepTimes:
+    try:
+        from simulator.nearest_kernels import silicon_step_times
+    except ModuleNotFoundError:
+        raise ScenarioError('--step-times: silicon needs an extra: pip install "kvplan[silicon]"') from None
+    return silicon_step_times(
+        model,
+        gpu,
+        scenario.tensor_parallel_size,
+        scenario.kv_cache_dtype,
+        efficiencies,
+        expert_parallel=scenario.enable_expert_parallel,
     )
 
 
