@@ -131,6 +131,10 @@ class _StepByStep:
 
     step_times: StepTimes
 
+    @property
+    def source(self) -> str:
+        return self.step_times.source
+
     def durations_s(self, batch: Batch) -> list[float]:
         return self.step_times.durations_s(batch)[:1]
 

@@ -34,8 +34,9 @@ class Work:
 class StepTimes(Protocol):
     """A model of step times."""
 
-    source: str
-    """Where they are from, in words."""
+    @property
+    def source(self) -> str:
+        """Where they are from, in words."""
 
     def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds."""

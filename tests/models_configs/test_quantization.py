@@ -45,10 +45,7 @@ def formats(model: Model) -> tuple[set[WeightFormat | None], set[WeightFormat | 
     ("method", "weight_format"),
     [
         ("fp8", FP8_CHANNEL),
-<<<<<<< HEAD
-=======
         ("fp8_per_block", FP8_BLOCK),
->>>>>>> main
         ("modelopt", FP8_CHANNEL),
         ("modelopt_fp4", NVFP4),
         ("awq", INT4),
@@ -99,17 +96,11 @@ def test_quantized_weights_take_what_servers_print(
     assert loaded / GIB == pytest.approx(loaded_gib, rel=0.005)
 
 
-<<<<<<< HEAD
-def test_kimi_k2_5_is_as_large_as_published() -> None:
-    """595 GB at huggingface.co/moonshotai/Kimi-K2.5: experts in 4 bits with a scale for each 32, all else in 16."""
-    assert find_model("kimi-k2.5").weight_bytes() == pytest.approx(595e9, rel=0.005)
-=======
 def test_only_the_routed_experts_of_kimi_k2_5_are_in_4_bits() -> None:
     """With a scale of 16 bits for each 32 elements: 4.5 bits, as the card of ISTA-DASLab/Kimi-K2.5-2Bit-GSQ says."""
     model = find_model("kimi-k2.5")
     bits = {8 * routing.expert_bytes / routing.expert_parameters for routing in model.routings()}
     assert (bits, [stored.weight_format for stored in model.shared_weights()]) == ({4.5}, [None])
->>>>>>> main
 
 
 # What does not go together
@@ -122,11 +113,7 @@ def test_only_the_routed_experts_of_kimi_k2_5_are_in_4_bits() -> None:
         ("llama-3.1-8b-fp8", "fp8", "nvidia/Llama-3.1-8B-Instruct-FP8 is stored as modelopt, got 'fp8'"),
         ("llama-3.1-8b", "mxfp4", "mxfp4 leaves llama-3.1-8b as it is, which has no routed experts"),
         ("llama-3.1-8b", "compressed-tensors", "compressed-tensors says not in which format"),
-<<<<<<< HEAD
-        ("llama-3.1-8b", "fp6", "must be one of fp8, modelopt, .*, compressed-tensors, got 'fp6'"),
-=======
         ("llama-3.1-8b", "fp6", "must be one of fp8, fp8_per_block, .*, compressed-tensors, got 'fp6'"),
->>>>>>> main
     ],
 )
 def test_a_method_that_does_not_go_with_the_model_is_refused(name: str, method: str, complaint: str) -> None:
@@ -169,11 +156,7 @@ def test_a_config_file_is_read_with_the_method(config: Callable[..., str]) -> No
 
 def test_every_method_is_named_once_and_understood() -> None:
     known = [read_format(section_of(method), "model.layers.1.mlp.experts.1.w2") for method in METHODS[:-1]]
-<<<<<<< HEAD
-    assert known == [FP8_CHANNEL, FP8_CHANNEL, NVFP4, MXFP4, INT4, INT4, INT4]
-=======
     assert known == [FP8_CHANNEL, FP8_BLOCK, FP8_CHANNEL, NVFP4, MXFP4, INT4, INT4, INT4]
->>>>>>> main
 
 
 # Published configurations, where the package that carries them is installed

@@ -1,0 +1,1 @@
+"""Replays of servers that were measured, and how far they lie from the measurements."""
