@@ -146,7 +146,9 @@ class _Phase:
 
     def attention_by_reach(self, model: Model) -> dict[int | None, list[int]]:
         """The kernels of attention by the position of their window among the model's; None: without one."""
-        positions: dict[Any, int] = {reach.key[1]: position for position, reach in enumerate(model.reaches) if reach.key}
+        positions: dict[Any, int] = {
+            reach.key[1]: position for position, reach in enumerate(model.reaches) if reach.key
+        }
         by_reach: dict[int | None, list[int]] = {}
         for number in self.attention:
             by_reach.setdefault(positions.get(self._kernels[number].get("window_size")), []).append(number)
