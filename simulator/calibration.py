@@ -33,15 +33,17 @@ SHARE_SPREAD, COST_SPREAD = 0.3, 5.0
 """By how much figures of other servers differ from the start's, relative to it: fixed costs are rough guesses."""
 LEAST_EFFECT = 0.003
 """A figure is fitted if such a difference changes spans, as those before it cannot, by so much of their time (rms)."""
+ROOFLINE_ERROR = 0.01
+"""How far a roofline is off in any case: a fit that comes closer may do so for a wrong reason."""
 PRIOR_ROWS = 30
 """The start weighs as much as one of so many rows, however many there are: their errors are not independent."""
-OVERLAPS = (inf, 4.0, 2.5, 2.0, 1.5, 1.0)
+OVERLAPS = (inf, 4.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
 WORTH_A_BEND = 0.9, 0.001
-"""Another overlap than the one before must leave at most so much of the error, and take away so much of the time."""
+"""Against the first overlap another must leave at most so much of the error, and take away so much of the time."""
 HUBER = 1.345
 """Deviations beyond which a row weighs less: 95 % as sharp as least squares where there are no outliers."""
 LEAST_DEVIATION = 1e-7
-MOST_ROUNDS, CLOSE, TINY = 40, 1e-7, 1e-12
+MOST_ROUNDS, CLOSE, TINY = 40, 1e-5, 1e-12
 TRUSTED_PART = 0.9
 """Of the rows: their mean error says how good a fit is, whatever the worst ones are."""
 
@@ -110,31 +112,36 @@ class Fit:
 
 
 def fit_efficiencies(
-    roofline_of: RooflineOf, spans: Spans, start: Efficiencies | None = None, overlaps: Sequence[float] = OVERLAPS
+    roofline_of: RooflineOf,
+    spans: Spans,
+    start: Efficiencies | None = None,
+    overlaps: Sequence[float] = OVERLAPS,
+    own_error: float = ROOFLINE_ERROR,
 ) -> Fit:
     """The efficiencies with which a roofline comes closest to measured times.
 
     `start`: those of figures about which the data say nothing. `overlaps`: values of `matmul_overlap` to choose from;
-    a later one is taken if it is plainly better than those before it.
+    another than the first is taken if it is plainly better. `own_error`: of the roofline; the larger, the more the
+    start counts.
     """
     start = start or Efficiencies()
-    best, x = None, np.ones(len(PRICED))
+    fits, x = [], np.ones(len(PRICED))
     for overlap in overlaps:
-        fit, x = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap)).solve(x)
-        part, step = WORTH_A_BEND
-        if best is None or fit.error < min(part * best.error, best.error - step):
-            best = fit
-    assert best is not None, "no overlap to choose from"
-    return best
+        fit, x = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap), own_error).solve(x)
+        fits.append(fit)
+    simplest, best = fits[0], min(fits, key=lambda fit: fit.error)
+    part, step = WORTH_A_BEND
+    return best if best.error < min(part * simplest.error, simplest.error - step) else simplest
 
 
 class _Problem:
     """One fit with one shape of the roofline. `x`: the figures relative to the start's, [figures] in PRICED's order."""
 
-    def __init__(self, roofline_of: RooflineOf, spans: Spans, start: Efficiencies) -> None:
+    def __init__(self, roofline_of: RooflineOf, spans: Spans, start: Efficiencies, own_error: float) -> None:
         self._roofline_of = roofline_of
         self._spans = spans
         self._start = start
+        self._own_error = own_error
         self._start_values = np.array([getattr(start, name) for name in PRICED])
         self._is_share = np.array([name in SHARES for name in PRICED])
         self._least_x = np.where(self._is_share, self._start_values / HIGHEST_SHARE, 0.0)
@@ -180,7 +187,7 @@ class _Problem:
         kept = np.setdiff1d(np.arange(len(x)), fitted)
         least = self._least_x[fitted]
         left = 1 - costs[:, kept] @ x[kept] - costs[:, fitted] @ least
-        prior = deviation / np.sqrt(PRIOR_ROWS) / self._spread[fitted]
+        prior = max(deviation, self._own_error) / np.sqrt(PRIOR_ROWS) / self._spread[fitted]
         rows = np.vstack([costs[:, fitted] * roots[:, None], np.diag(prior)])
         beyond, _ = nnls(rows, np.concatenate([left * roots, prior * (1 - least)]))
         found = x.copy()

@@ -30,6 +30,8 @@ __all__ = ["Replay", "StampFit", "Stamps", "fit_to_stamps", "replay"]
 Floats = npt.NDArray[np.float64]
 
 MOST_ROUNDS = 8
+SHAPING_ROUNDS = 2
+"""After so many the shape of the roofline stays: replay and fit settle the better."""
 SETTLED = 1e-3
 """Replays agree where their spans last the same, by so much of their time (median)."""
 
@@ -184,6 +186,8 @@ def fit_to_stamps(
         if not len(spans.measured_s):
             raise ScenarioError("none of the measured requests is served in the replay: do the server's flags fit?")
         fit = fit_efficiencies(roofline_of, spans, start, overlaps)
+        if num_rounds == SHAPING_ROUNDS:
+            overlaps = [fit.efficiencies.matmul_overlap]
         efficiencies, now_s = fit.efficiencies, fit.predicted_s
         has_settled = len(before_s) == len(now_s) and np.median(np.abs(now_s / before_s - 1)) < SETTLED
         before_s = now_s

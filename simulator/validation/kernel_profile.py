@@ -1,0 +1,83 @@
+"""Steps composed of kernels that were measured one by one: no roofline, no server.
+
+Three tables of one layer's kernels, in microseconds (LLMServingSim's profile of Llama-3.1-8B on an RTX 4090, vLLM
+0.19, eager mode): `dense.csv` (layer, tokens), `per_sequence.csv` (layer, sequences) and `attention.csv`
+(prefill_chunk, kv_prefill, n_decode, kv_decode), the last with prompts and decodes in one launch.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from simulator.batch import Batch
+from simulator.latency import Work
+
+__all__ = ["KernelProfile"]
+
+Floats = npt.NDArray[np.float64]
+
+AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+ONCE = ("embedding", "final_layernorm")
+"""Kernels that a step runs once, not in each layer."""
+TWICE = ("layernorm",)
+"""Before attention and before the MLP."""
+
+
+class KernelProfile:
+    """Step times between measured kernels, by interpolation; it is a `StepTimes`."""
+
+    def __init__(self, folder: Path, num_layers: int) -> None:
+        """Read the tables of a folder."""
+        dense = pd.read_csv(folder / "dense.csv").pivot(index="tokens", columns="layer", values="time_us")
+        per_sequence = pd.read_csv(folder / "per_sequence.csv").groupby("sequences")["time_us"].sum()
+        in_layers = dense.drop(columns=list(ONCE)).sum(axis=1) + dense[list(TWICE)].sum(axis=1)
+        self._num_layers = num_layers
+        self._dense = _curve(num_layers * in_layers + dense[list(ONCE)].sum(axis=1))
+        self._per_sequence = _curve(per_sequence)
+        self._places, self._attention_us = _attention_grid(pd.read_csv(folder / "attention.csv"))
+
+    def durations_s(self, batch: Batch) -> list[float]:
+        """[batch.num_steps], seconds."""
+        return [self._step_s(batch, step) for step in range(batch.num_steps)]
+
+    def least_s(self, work: Work) -> float:
+        """Nothing is promised."""
+        return 0.0
+
+    def _step_s(self, batch: Batch, step: int) -> float:
+        num_rows = batch.num_decodes + len(batch.prefill_chunks)
+        num_us = np.interp(batch.num_tokens, *self._dense) + np.interp(num_rows, *self._per_sequence)
+        return 1e-6 * float(num_us + self._num_layers * self._one_attention_us(batch, step))
+
+    def _one_attention_us(self, batch: Batch, step: int) -> float:
+        """Of one layer. Prompts count as one of their length together, decodes as if of one length."""
+        new = batch.num_prefill_tokens
+        before = sum(tokens * computed for tokens, computed in batch.prefill_chunks) / max(new, 1)
+        context = batch.decode_context_tokens / max(batch.num_decodes, 1) + (step if batch.num_decodes else 0)
+        corners = self._attention_us
+        for places, value in zip(self._places, (new, before, batch.num_decodes, context), strict=True):
+            left = int(np.clip(np.searchsorted(places, value, side="right") - 1, 0, len(places) - 2))
+            part = (value - places[left]) / (places[left + 1] - places[left])
+            corners = (1 - part) * corners[left] + part * corners[left + 1]
+        return float(corners)
+
+
+def _curve(times_us: pd.Series) -> tuple[Floats, Floats]:
+    return times_us.index.to_numpy(dtype=np.float64), times_us.to_numpy(dtype=np.float64)
+
+
+def _attention_grid(table: pd.DataFrame) -> tuple[list[Floats], Floats]:
+    """The four axes, and the times on them: [prompt tokens, before them, decodes, their context], microseconds."""
+    places = [np.unique(table[name].to_numpy(dtype=np.float64)) for name in AXES]
+    grid = np.full([len(axis) for axis in places], np.nan)
+    grid[tuple(np.searchsorted(axis, table[name]) for axis, name in zip(places, AXES, strict=True))] = table["time_us"]
+    # Without prompts, or without decodes, there is one row where their contexts do not matter.
+    grid[0, 1:] = grid[0, 0]
+    grid[:, :, 0, 1:] = grid[:, :, 0, :1]
+    grid[0, :, 0] = 0.0
+    grid[:, :, 1:, 0] = grid[:, :, 1:, 1]
+    # Of the most decodes there is no measurement beside prompts: as it grew up to there.
+    grid[1:, :, -1] = 3 * grid[1:, :, -2] - 2 * grid[1:, :, -3]
+    return places, grid
