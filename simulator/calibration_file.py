@@ -80,12 +80,12 @@ class Calibration(BaseModel):
                 f" {tensor_parallel_size}: smaller slices reach less of the hardware"
             )
 
-    def notes(self, file: str, model: str, dtype: str, kv_cache_dtype: str) -> list[str]:
-        """What else differs from the server that was measured: a line each."""
+    def notes(self, model: str, dtype: str, kv_cache_dtype: str) -> list[str]:
+        """What else differs from the server that was measured."""
         there = {"model": self.model, "dtype": self.dtype, "KV cache dtype": self.kv_cache_dtype}
         here = {"model": model, "dtype": dtype, "KV cache dtype": kv_cache_dtype}
         return [
-            f"{file} was fitted with {name} {there[name]}, not {here[name]}: efficiencies carry over in part"
+            f"fitted with {name} {there[name]}, not {here[name]}, so it carries over in part"
             for name in there
             if there[name] != here[name]
         ]

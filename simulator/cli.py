@@ -147,7 +147,7 @@ def _simulate(
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
-    from simulator.step_times import step_times_notes
+    from simulator.step_times import step_times_sources
 
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
@@ -158,8 +158,8 @@ def _simulate(
     with RunProgress(scenario, shown=not as_json) as progress:
         result = run(progress.trace, progress.update)
     write_run(result, folder, with_report=not no_report)
-    for note in step_times_notes(result.scenario):
-        print(f"kvplan: --step-times: {note}", file=sys.stderr)
+    for source in step_times_sources(result):
+        print(f"kvplan: step times: {source}", file=sys.stderr)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return

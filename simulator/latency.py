@@ -5,7 +5,7 @@ kernels that were measured (`silicon`).
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from simulator.batch import Batch
 
@@ -49,8 +49,10 @@ class StepTimes(Protocol):
 class ConstantStepTimes:
     """Every step takes the same time: for tests, and a reader's first experiment."""
 
+    NAME: ClassVar[str] = "stated"
+
     seconds: float
-    source: str = "stated"
+    source: str = NAME
 
     def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""

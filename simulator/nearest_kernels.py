@@ -11,7 +11,7 @@ from simulator.kernel_step_times import KernelStepTimes
 from simulator.kernel_tables import Curve, Kernels, Surface
 from simulator.latency import StepTimes
 from simulator.roofline import Roofline
-from simulator.silicon import KNOWN_MODELS, NoKernelsError, measured_kernels
+from simulator.silicon import KNOWN_MODELS, NoKernelsError, has_tables, measured_kernels
 
 __all__ = ["silicon_step_times"]
 
@@ -33,32 +33,28 @@ def silicon_step_times(
     expert_parallel: bool,
 ) -> StepTimes:
     """Step times from measured kernels as far as there are some; `source` says which."""
-    roofline = Roofline(model, gpu, tensor_parallel, kv_cache_dtype, efficiencies)
-    peaks = Roofline(model, gpu, tensor_parallel, kv_cache_dtype, Efficiencies.at_peak())
-    missing = ""
-    for known_as in _names_of(model):
+    server = (gpu, tensor_parallel, kv_cache_dtype)
+    peaks = Roofline(model, *server, Efficiencies.at_peak())
+    missing = f"there are no measured kernels of {model.name}"
+    for known_as in _names_of(model) if has_tables(gpu) else ():
         try:
-            kernels = measured_kernels(
-                model, known_as, gpu, tensor_parallel, kv_cache_dtype, expert_parallel=expert_parallel
-            )
+            kernels = measured_kernels(model, known_as, *server, expert_parallel=expert_parallel)
         except NoKernelsError as error:
-            missing = str(error)
+            missing = f"those of {error}"
             continue
         return KernelStepTimes(kernels, peaks, efficiencies, f"measured kernels of {known_as} on {gpu.name}")
-    missing = missing or f"there are no measured kernels of {model.name}"
-    for near, known_as in _nearest(model, tensor_parallel):
+    ours = _Parts(model, Roofline(model, *server, efficiencies))
+    for near, known_as in _nearest(model, tensor_parallel) if has_tables(gpu) else ():
         try:
-            kernels = measured_kernels(
-                near, known_as, gpu, tensor_parallel, kv_cache_dtype, expert_parallel=expert_parallel
-            )
+            kernels = measured_kernels(near, known_as, *server, expert_parallel=expert_parallel)
         except NoKernelsError:
             continue
-        theirs = _Parts(near, Roofline(near, gpu, tensor_parallel, kv_cache_dtype, efficiencies))
-        scaled = _scaled(kernels, _Parts(model, roofline), theirs)
-        source = f"measured kernels of {known_as} on {gpu.name}, times the ratio of rooflines ({missing})"
+        scaled = _scaled(kernels, ours, _Parts(near, Roofline(near, *server, efficiencies)))
+        source = f"measured kernels of {known_as} on {gpu.name}, times the ratio of rooflines: {missing}"
         return KernelStepTimes(scaled, peaks, efficiencies, source)
-    roofline.source = f"roofline ({missing}, and of no model near it)"
-    return roofline
+    if not has_tables(gpu):
+        missing = f"there are no measured kernels on {gpu.name}"
+    return Roofline(model, *server, efficiencies, f"{Roofline.NAME}: {missing}")
 
 
 def _names_of(model: Model) -> list[str]:

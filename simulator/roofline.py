@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from models_configs import Everything, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
@@ -137,6 +138,8 @@ class Roofline:
     few multiplications for each stage and prefill chunk.
     """
 
+    NAME: ClassVar[str] = "roofline"
+
     def __init__(
         self,
         model: Model,
@@ -144,9 +147,13 @@ class Roofline:
         tensor_parallel: int = 1,
         kv_cache_dtype: str = "auto",
         efficiencies: Efficiencies | None = None,
+        source: str = NAME,
     ) -> None:
-        """Precompute. Raises ValueError where the model cannot be split over `tensor_parallel` ranks."""
-        self.source = "roofline"
+        """Precompute. `source`: what is known of the efficiencies, in words.
+
+        Raises ValueError where the model cannot be split over `tensor_parallel` ranks.
+        """
+        self.source = source
         self._gpu = gpu
         self._efficiencies = efficiencies or Efficiencies()
         self._tensor_parallel = tensor_parallel

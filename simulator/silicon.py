@@ -5,6 +5,7 @@ another model those of the nearest by shape are taken, each kind of kernel times
 """
 
 import json
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from models_configs.quantization import WeightFormat
 from simulator.hardware import Gpu
 from simulator.kernel_tables import Curve, Kernels, Surface
 
-__all__ = ["KNOWN_MODELS", "NoKernelsError", "measured_kernels"]
+__all__ = ["KNOWN_MODELS", "NoKernelsError", "has_tables", "measured_kernels"]
 
 BACKEND = "vllm"
 VERSION = "current"
@@ -47,13 +48,21 @@ FORMATS = EXPERT_FORMATS | {"fp8 in blocks": "fp8"}
 """The same for all other matrices. Its times of small ones that are scaled by the block are several times those that
 servers need (180 microseconds for 9 MB on a B200), so they are taken as if they were scaled by the row."""
 
+logging.getLogger("aiconfigurator_core").setLevel(logging.ERROR)
+"""It warns of every table that it fills in from another framework's, whether or not that is used."""
+
 SHORT, LONG = 64, 4096
 """Contexts that tell an attention kernel from one whose time does not depend on them."""
 MS = 1e-3
 
 
 class NoKernelsError(ValueError):
-    """The tables lack something; the message is the end of a sentence."""
+    """The tables lack something; the message goes on after "those of"."""
+
+
+def has_tables(gpu: Gpu) -> bool:
+    """Whether kernels of vLLM were measured on this GPU."""
+    return gpu.name in SYSTEMS
 
 
 def measured_kernels(
@@ -61,16 +70,15 @@ def measured_kernels(
 ) -> Kernels:
     """The kernels of a model, by the name `known_as` under which the package knows it (one of `KNOWN_MODELS`).
 
-    Raises NoKernelsError where there are no tables of this GPU, or not of all of its kernels.
+    There must be tables of this GPU. Raises NoKernelsError where they lack a kernel.
     """
-    if gpu.name not in SYSTEMS:
-        raise NoKernelsError(f"there are no tables of {gpu.name}, only of {', '.join(sorted(SYSTEMS))}")
     try:
         layout = _layout(model, tensor_parallel, kv_cache_dtype, expert_parallel=expert_parallel)
         kernels = _kernels(model, known_as, SYSTEMS[gpu.name], layout)
         kernels.probe(SHORT, LONG)
     except Exception as error:  # the package raises all kinds
-        raise NoKernelsError(f"{known_as} on {gpu.name}: {str(error).splitlines()[0]}") from None
+        reason = str(error).splitlines()[0]
+        raise NoKernelsError(f"{known_as} on {gpu.name} are incomplete ({reason})") from None
     return kernels
 
 

@@ -1,17 +1,16 @@
 """Which model of step times a server gets: what `--step-times` asks for."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from models_configs import Model
 from simulator.efficiencies import Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
 from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.result import Result
 from simulator.roofline import Roofline
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["step_times_notes", "step_times_of"]
+__all__ = ["step_times_of", "step_times_sources"]
 
 
 def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTimes:
@@ -23,7 +22,7 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
         return ConstantStepTimes(scenario.step_time_s)
     if gpu is None:
         raise ScenarioError("--gpu: is needed to tell how long steps take; or state --step-time-s")
-    efficiencies = efficiencies_of(gpu, async_scheduling=scenario.async_scheduling)
+    efficiencies, source = efficiencies_of(gpu, async_scheduling=scenario.async_scheduling), Roofline.NAME
     if chosen == "silicon":
         return _silicon(scenario, model, gpu, efficiencies)
     if chosen != "roofline":
@@ -31,20 +30,16 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
 
         calibration = read_calibration(_file(chosen))
         calibration.check(chosen, gpu.name, scenario.tensor_parallel_size)
-        efficiencies = calibration.efficiencies
-    return Roofline(model, gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype, efficiencies)
+        notes = calibration.notes(model.name, model.dtype, scenario.kv_cache_dtype)
+        efficiencies, source = calibration.efficiencies, "; ".join([f"roofline as calibrated in {chosen}", *notes])
+    return Roofline(model, gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype, efficiencies, source)
 
 
-def step_times_notes(scenario: Mapping[str, Any]) -> list[str]:
-    """What a person should know of the step times of a run: a line each. `scenario`: as it was resolved."""
-    chosen = scenario.get("step_times", "roofline")
-    if chosen in {"roofline", "silicon"}:
-        return []
-    from simulator.calibration_file import read_calibration
-
-    return read_calibration(_file(chosen)).notes(
-        chosen, scenario["model"], scenario["dtype"], scenario["kv_cache_dtype"]
-    )
+def step_times_sources(result: Result) -> list[str]:
+    """Where the step times of a run's servers are from, where that is neither the roofline nor stated: a line each."""
+    servers = [replica["capacity"] for replica in result.summary.get("replicas", [])] or [result.capacity]
+    sources = dict.fromkeys(server["step_times"] for server in servers)
+    return [source for source in sources if source not in {Roofline.NAME, ConstantStepTimes.NAME}]
 
 
 def _silicon(scenario: Scenario, model: Model, gpu: Gpu, efficiencies: Efficiencies) -> StepTimes:

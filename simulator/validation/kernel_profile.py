@@ -28,6 +28,8 @@ TWICE = ("layernorm",)
 class KernelProfile:
     """Step times between measured kernels, by interpolation; it is a `StepTimes`."""
 
+    source = "kernels that were measured on the same card"
+
     def __init__(self, folder: Path, num_layers: int) -> None:
         """Read the tables of a folder."""
         dense = pd.read_csv(folder / "dense.csv").pivot(index="tokens", columns="layer", values="time_us")
