@@ -31,10 +31,11 @@ HIGHEST_SHARE = 1.2
 """Of a peak: more than this is a mistake in the peak, or in the measurement."""
 SHARE_SPREAD, COST_SPREAD = 0.3, 5.0
 """By how much figures of other servers differ from the start's, relative to it: fixed costs are rough guesses."""
-LEAST_EFFECT = 0.003
-"""A figure is fitted if such a difference changes spans, as those before it cannot, by so much of their time (rms)."""
 ROOFLINE_ERROR = 0.01
 """How far a roofline is off in any case: a fit that comes closer may do so for a wrong reason."""
+LEAST_EFFECT, LEAST_COLUMN = 0.3, 1e-6
+"""A figure is fitted if such a difference changes spans, as those before it cannot, by so much of that error (rms); or
+of their time, where there is none."""
 PRIOR_ROWS = 30
 """The start weighs as much as one of so many rows, however many there are: their errors are not independent."""
 OVERLAPS = (inf, 4.0, 2.5, 2.0, 1.75, 1.5, 1.25, 1.0)
@@ -142,6 +143,7 @@ class _Problem:
         self._spans = spans
         self._start = start
         self._own_error = own_error
+        self._least_effect = max(LEAST_EFFECT * own_error, LEAST_COLUMN)
         self._start_values = np.array([getattr(start, name) for name in PRICED])
         self._is_share = np.array([name in SHARES for name in PRICED])
         self._least_x = np.where(self._is_share, self._start_values / HIGHEST_SHARE, 0.0)
@@ -207,10 +209,10 @@ class _Problem:
             column = effects[:, field] / np.sqrt(len(effects))
             own = column - directions @ (directions.T @ column)
             own -= directions @ (directions.T @ own)  # once more: rounding
-            if (size := float(np.linalg.norm(own))) >= LEAST_EFFECT:
+            if (size := float(np.linalg.norm(own))) >= self._least_effect:
                 fitted.append(field)
                 directions = np.column_stack([directions, own / size])
-            elif np.linalg.norm(column) < LEAST_EFFECT:
+            elif np.linalg.norm(column) < self._least_effect:
                 kept[PRICED[field]] = "takes hardly any of the measured time"
             else:
                 kept[PRICED[field]] = "cannot be told from the others"

@@ -103,7 +103,10 @@ class Replay:
         return Stamps(request.arrival_s, request.first_scheduled_s, dict(enumerate(self.token_s[name], start=1)))
 
     def spans(self, measured: Mapping[str, Stamps]) -> Spans:
-        """The measured times between neighbouring stamps, and the steps that they are made of here."""
+        """The measured times between neighbouring stamps, and the steps that they are made of here.
+
+        Raises ScenarioError where none of these requests is served here.
+        """
         rows: list[tuple[float, float, float]] = []
         kinds: list[str] = []
         for name, truth in measured.items():
@@ -116,7 +119,9 @@ class Replay:
                 if row[3] > row[2] and row[1] > row[0]:
                     rows.append((row[0], row[1], row[3] - row[2]))
                     kinds.append("between tokens" if begin else "to the first token")
-        begin_s, end_s, measured_s = np.array(rows, dtype=np.float64).reshape(-1, 3).T
+        if not rows:
+            raise ScenarioError("none of the measured requests is served in the replay: do the server's flags fit?")
+        begin_s, end_s, measured_s = np.array(rows, dtype=np.float64).T
         places = np.repeat(np.arange(len(self.batches) + 1, dtype=np.float64), 2)[1:-1]
         return Spans(
             self.batches,
@@ -183,8 +188,6 @@ def fit_to_stamps(
         num_rounds += 1
         steps = replay(deployment, trace, roofline_of(efficiencies), list(measured))
         spans = steps.spans(measured)
-        if not len(spans.measured_s):
-            raise ScenarioError("none of the measured requests is served in the replay: do the server's flags fit?")
         fit = fit_efficiencies(roofline_of, spans, start, overlaps)
         if num_rounds == SHAPING_ROUNDS:
             overlaps = [fit.efficiencies.matmul_overlap]
