@@ -13,6 +13,7 @@ import typer
 from simulator import cli_options as options
 from simulator.cli_calibrate import calibrate
 from simulator.cli_plan import plan
+from simulator.cli_validate import validate
 from simulator.cli_waste import waste
 
 if TYPE_CHECKING:
@@ -258,6 +259,9 @@ app.command()(plan)
 
 
 app.command()(calibrate)
+
+
+app.command()(validate)
 
 
 @app.command()

@@ -7,7 +7,7 @@ another model those of the nearest by shape are taken, each kind of kernel times
 import json
 import logging
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from aiconfigurator_core import AicEngine, ops_json_from_ops
@@ -65,12 +65,14 @@ def has_tables(gpu: Gpu) -> bool:
     return gpu.name in SYSTEMS
 
 
+@lru_cache(maxsize=16)
 def measured_kernels(
     model: Model, known_as: str, gpu: Gpu, tensor_parallel: int, kv_cache_dtype: str, *, expert_parallel: bool
 ) -> Kernels:
     """The kernels of a model, by the name `known_as` under which the package knows it (one of `KNOWN_MODELS`).
 
-    There must be tables of this GPU. Raises NoKernelsError where they lack a kernel.
+    There must be tables of this GPU. Servers that are alike share what has been looked up. Raises NoKernelsError
+    where they lack a kernel.
     """
     try:
         layout = _layout(model, tensor_parallel, kv_cache_dtype, expert_parallel=expert_parallel)
