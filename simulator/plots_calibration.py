@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulator.calibration import Floats, Spans
-from simulator.plots import INK, LINE_COLOURS, legend_above
+from simulator.plots import INK, LINE_COLOURS, legend_above, logarithmic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,6 @@ __all__ = ["HEIGHT_INCHES", "draw_fit"]
 
 HEIGHT_INCHES = 3.8
 _MARKERS = "os^D"
-_FEW_DECADES = 4
 _SHOWN_PCT = 30.0
 """Residuals beyond are drawn at the edge."""
 
@@ -49,10 +48,7 @@ def _draw_errors(axes: Axes, place: int, errors_pct: Floats, style: dict[str, ob
 def _finish(left: Axes, right: Axes, measured_ms: Floats, names: list[str]) -> None:
     ends = measured_ms.min() / 1.3, measured_ms.max() * 1.3
     left.plot(ends, ends, color=INK, linewidth=0.8, zorder=0)
-    for set_scale, set_ticks in ((left.set_xscale, left.set_xticks), (left.set_yscale, left.set_yticks)):
-        set_scale("log")
-        set_ticks(*_round_numbers(*ends))
-    left.tick_params(which="minor", bottom=False, left=False, labelbottom=False, labelleft=False)
+    logarithmic(left, *ends)
     left.set_xlabel("Measured (ms)")
     left.set_ylabel("Predicted (ms)")
     right.axhline(0, color=INK, linewidth=0.8, zorder=0)
@@ -61,12 +57,3 @@ def _finish(left: Axes, right: Axes, measured_ms: Floats, names: list[str]) -> N
     right.grid(axis="x", visible=False)
     right.set_ylabel("Error of the prediction (%)")
     right.set_title("median, quartiles; each kind in the order of measurement", fontsize="small")
-
-
-def _round_numbers(low: float, high: float) -> tuple[list[float], list[str]]:
-    """Ticks of a logarithmic axis, and their labels: 1, 2 and 5 of each decade, or the decades if there are many."""
-    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    factors = (1, 2, 5) if len(decades) <= _FEW_DECADES else (1,)
-    ticks = [factor * 10.0**decade for decade in decades for factor in factors]
-    shown = [tick for tick in ticks if low <= tick <= high]
-    return shown, [f"{tick:,g}" for tick in shown]

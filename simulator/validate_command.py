@@ -116,13 +116,13 @@ def _replay_sample(
         outcomes, refused = replay_points(points, step_times, executors, lambda done: progress.ended(has_finished=done))
     table = sample_table(points, outcomes)
     page.write(f"sample_{step_times}.csv", table.to_csv(index=False).encode())
-    draws = (
-        ("Predicted over measured", "sample", draw_sample),
-        ("Errors by requests in flight", "errors", draw_errors),
-    )
+    draws = {
+        "Predicted over measured": ("sample", draw_sample),
+        "Errors by requests in flight": ("errors", draw_errors),
+    }
     pictures = [
         (text, page.write(f"{name}_{step_times}.png", as_png(partial(draw, table), plots_sample.HEIGHT_INCHES)))
-        for text, name, draw in draws
+        for text, (name, draw) in draws.items()
     ]
     reasons = Counter(reason for point, reason in refused.items() for _ in points[point])
     page.sections.append(sample_section(step_times, table, left_out, reasons, pictures))

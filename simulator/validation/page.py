@@ -1,5 +1,6 @@
 """The page of `kvplan validate`: tables of errors in Markdown, with pictures beside them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from importlib.metadata import version
@@ -27,9 +28,8 @@ def rtx4090_section(found: Mapping[str, Validation], picture: str) -> str:
         errors = (f"{each.measures[number].error:+.1%}" for each in found.values())
         rows.append((measure.name, f"{measure.measured:,.4g} {measure.unit}", *errors))
     rows.append(("Preemptions", "not known", *(f"{each.num_preemptions:,}" for each in found.values())))
-    return "\n".join(
-        ["## One run on an RTX 4090\n", *_table(rows), "", f"![Running requests and KV cache]({picture})\n"]
-    )
+    heading, image = "## One run on an RTX 4090\n", f"![Running requests and KV cache usage]({picture})\n"
+    return "\n".join([heading, *_table(rows), "", image])
 
 
 def sample_section(
@@ -41,22 +41,19 @@ def sample_section(
 ) -> str:
     """Errors on the rows that no constant was fitted on, and why rows are missing."""
     tested = table[~table["is_fitted_on"]]
-    lines = [
-        f"## Closed loops, `--step-times {step_times}`\n",
-        f"{len(table):,} rows, {len(tested):,} of them without the tenth that constants were fitted on. Errors are of the"
-        " latter.\n",
-    ]
+    kept = f"{len(table):,} rows. Errors are of the {len(tested):,} on which no constant was fitted.\n"
+    lines = [f"## Closed loops, `--step-times {step_times}`\n", kept]
     for measure, name in MEASURES:
         lines += [f"### {name}\n", *_table(_error_rows(tested, measure)), ""]
-    reasons = [*left_out.items(), *((f"refused: {reason}", number) for reason, number in refused.items())]
-    lines += ["### Rows left out\n", *_table([("why", "rows"), *((why, f"{number:,}") for why, number in reasons)]), ""]
-    sources = table.groupby("step_times").size()
-    lines += [
-        "### Where step times are from\n",
-        *_table([("", "rows"), *((str(s), f"{n:,}") for s, n in sources.items())]),
-    ]
-    lines += ["", *(f"![{text}]({file})\n" for text, file in pictures)]
-    return "\n".join(lines)
+    reasons = {**left_out, **{f"refused: {reason}": number for reason, number in refused.items()}}
+    lines += ["### Rows left out\n", *_table(_counts("why", reasons)), ""]
+    lines += ["### Where step times are from\n", *_table(_counts("source", Counter(table["step_times"]))), ""]
+    return "\n".join([*lines, *(f"![{text}]({file})\n" for text, file in pictures)])
+
+
+def _counts(what: str, counted: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    yield what, "rows"
+    yield from ((name, f"{number:,}") for name, number in counted.items())
 
 
 def _error_rows(table: pd.DataFrame, measure: str) -> Iterator[tuple[str, ...]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simulator.plots import INK, LINE_COLOURS, legend_above
+from simulator.plots import INK, LINE_COLOURS, legend_above, logarithmic
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["HEIGHT_INCHES", "draw_errors", "draw_sample"]
 
 HEIGHT_INCHES = 3.9
-MARKERS = "os^Dv*"
+MARKERS = "os^DvP"
 MEASURES = (("tpot", "TPOT"), ("ttft", "TTFT"))
 SHOWN = 1.0
 """Errors beyond are drawn at the edge."""
@@ -24,7 +24,7 @@ SHOWN = 1.0
 
 def _families(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Rows by model, whatever the format of its weights."""
-    names = table["model"].str.replace(r"-(fp8|nvfp4)$", "", regex=True)
+    names = table["model"].str.replace(r"(\.5)?(-fp8|-nvfp4)?$", "", regex=True)
     return {str(name): rows for name, rows in table.groupby(names, sort=True)}
 
 
@@ -34,7 +34,7 @@ def draw_sample(table: pd.DataFrame, figure: FigureBase) -> None:
     for axes, (measure, name) in zip(panels, MEASURES, strict=True):
         for place, (model, rows) in enumerate(_families(table).items()):
             axes.scatter(
-                1e3 * rows[f"measured_{measure}_s"], 1e3 * rows[f"predicted_{measure}_s"], s=13, label=model,
+                1e3 * rows[f"measured_{measure}_s"], 1e3 * rows[f"predicted_{measure}_s"], s=16, label=model,
                 color=LINE_COLOURS[place % len(LINE_COLOURS)], marker=MARKERS[place % len(MARKERS)],
                 alpha=0.6, linewidths=0,
             )  # fmt: skip
@@ -50,7 +50,8 @@ def _diagonal(axes: Axes, low: float, high: float) -> None:
     axes.plot(ends, ends, color=INK, linewidth=0.8, zorder=0)
     for factor in (0.8, 1.2):
         axes.plot(ends, factor * ends, color=INK, linewidth=0.6, linestyle=(0, (3, 3)), zorder=0)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    logarithmic(axes, low, high)
+    axes.set(xlim=ends, ylim=ends)
 
 
 def draw_errors(table: pd.DataFrame, figure: FigureBase) -> None:

@@ -58,10 +58,8 @@ def sample_table(points: Mapping[Point, Sequence[Row]], outcomes: Mapping[Point,
 
 def errors_of(name: str, errors: npt.NDArray[np.float64]) -> GroupErrors:
     """The errors of one group, which has a row at least."""
-    sizes = np.abs(errors)
-    return GroupErrors(
-        name, len(errors), float(np.median(sizes)), float(np.quantile(sizes, 0.9)), float(np.median(errors))
-    )
+    median, p90 = np.quantile(np.abs(errors), (0.5, 0.9))
+    return GroupErrors(name, len(errors), float(median), float(p90), float(np.median(errors)))
 
 
 def group_errors(table: pd.DataFrame, measure: str) -> list[GroupErrors]:
