@@ -26,6 +26,8 @@ COMPILED = (
     "simulator/batch.py",
     "simulator/contexts.py",
     "simulator/decodes.py",
+    "simulator/kernel_step_times.py",
+    "simulator/kernel_tables.py",
     "simulator/latency.py",
     "simulator/loading.py",
     "simulator/plan.py",

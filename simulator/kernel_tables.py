@@ -6,6 +6,7 @@ doubling of the size; at small sizes every whole number is one.
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 __all__ = ["Curve", "Kernels", "Surface"]
@@ -20,7 +21,7 @@ class Curve:
     """Seconds by one size; beyond the last node as between the last two."""
 
     def __init__(self, measure_s: Callable[[int], float]) -> None:
-        self._measure_s = measure_s
+        self._node_s = cache(measure_s)
         self._lines: list[tuple[int, float, float] | None] = [None] * (LAST + 1)
         """From each node to the next: size and seconds where it begins, seconds for each further unit of size."""
 
@@ -33,8 +34,8 @@ class Curve:
 
     def _line(self, index: int) -> tuple[int, float, float]:
         start, end = NODES[index], NODES[index + 1]
-        start_s = self._measure_s(start)
-        line = self._lines[index] = start, start_s, (self._measure_s(end) - start_s) / (end - start)
+        start_s = self._node_s(start)
+        line = self._lines[index] = start, start_s, (self._node_s(end) - start_s) / (end - start)
         return line
 
 
@@ -42,8 +43,7 @@ class Surface:
     """Seconds by two sizes."""
 
     def __init__(self, measure_s: Callable[[int, int], float]) -> None:
-        self._measure_s = measure_s
-        self._measured: dict[tuple[int, int], float] = {}
+        self._node_s = cache(measure_s)
         self._along: dict[int, Curve] = {}
 
     def along(self, first: int) -> Curve:
@@ -52,12 +52,6 @@ class Surface:
         if curve is None:
             curve = self._along[first] = Curve(lambda second: Curve(lambda node: self._node_s(node, second)).at(first))
         return curve
-
-    def _node_s(self, first: int, second: int) -> float:
-        seconds = self._measured.get((first, second))
-        if seconds is None:
-            seconds = self._measured[first, second] = self._measure_s(first, second)
-        return seconds
 
 
 class Kernels(NamedTuple):
