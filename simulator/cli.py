@@ -58,6 +58,7 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     spread_ticks: options.SpreadTicks = False,
     seed: options.Seed = 0,
     concurrency: options.Concurrency = None,
+    num_warmups: options.NumWarmups = None,
     concurrent_sessions: options.ConcurrentSessions = None,
     session_rate: options.SessionRate = None,
     num_sessions: options.NumSessions = None,

@@ -46,6 +46,10 @@ Concurrency = Annotated[
     int | None,
     _option(TRAFFIC, "Keep so many requests in flight, as serving benchmarks do: the next arrives when one has ended."),
 ]
+NumWarmups = Annotated[
+    int | None,
+    _option(TRAFFIC, "Leave so many requests, the first to arrive, out of latencies. [as many as --concurrency, or 0]"),
+]
 ConcurrentSessions = Annotated[
     int | None, _option(TRAFFIC, "Keep so many sessions open, whose calls wait for one another; at most, with a rate.")
 ]

@@ -84,6 +84,7 @@ class Deployment:
             "max_num_seqs": limits.max_num_seqs,
             "max_num_batched_tokens": limits.max_num_batched_tokens,
             "prefix_cache_retention_interval": "dense" if retention is None else retention,
+            "num_warmups": self.scenario.num_left_out,
             "scheduler_reserve_full_isl": limits.reserve_full_isl,
         }
 
