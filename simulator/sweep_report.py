@@ -12,9 +12,9 @@ from rich.table import Table
 from simulator.measures import COST, Measure
 from simulator.run_folder import write_whole
 from simulator.scenario import ScenarioError
-from simulator.study_effects import SEED, cost_measure, measure_named, over_seeds
+from simulator.study_effects import cost_measure, measure_named
 from simulator.study_settings import shown
-from simulator.study_table import Row, StudyTable
+from simulator.study_table import SEED, Row, StudyTable
 
 __all__ = ["points_table", "study_json", "write_study"]
 
@@ -155,7 +155,8 @@ def _report_row(row: Row, table: StudyTable) -> Mapping[str, Any]:
 
 
 def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
-    if not over_seeds(table).finished:
+    means = table.over_seeds
+    if not means.finished:
         return []
     from markupsafe import Markup
 
@@ -163,7 +164,6 @@ def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
     from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, has_front, measures_inches
     from simulator.report import inline_svg
 
-    means = over_seeds(table)
     of_seeds = "" if means is table else f" Means over {len(table.study.axes[SEED])} seeds."
     drawn = {"measures": as_svg(partial(draw_measures, means), measures_inches(means))}
     if has_front(means):
