@@ -52,7 +52,7 @@ def fleets_inches(plan: FleetPlan) -> float:
 def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
     """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared.
 
-    A panel for each model, with the same axes.
+    At least one was simulated. A panel for each model, with the same axes.
     """
     models = plan.models
     num_rows, num_columns = math.ceil(len(models) / _COLUMNS), min(len(models), _COLUMNS)
@@ -98,10 +98,10 @@ def _draw_simulated(plan: FleetPlan, model: str, axes: Axes) -> None:
 
 def _scale(plan: FleetPlan, axes: Axes) -> None:
     """So that all fleets are within."""
-    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts] or [1.0]
+    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts]
     axes.set_xlim(0.85 * min(prices), 1.15 * max(prices) or 1.0)
     axes.xaxis.set_major_formatter(_price)
-    ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
+    ratios = [_ratio(plan, each) for each in plan.search.verdicts]
     _scale_ratios(axes, min(0.6, *ratios) / 2, max(1.5, *ratios) * 1.4)
 
 

@@ -1,8 +1,13 @@
 """A plan of several models: they are alternatives, and the answer is the cheapest fleet of any of them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+
+from simulator.planner import Choice, Limits, Search
+from simulator.planner_study import FleetPlan
+from tests.simulator.test_planner import World
 
 SMALL = (
     "--request-rate", "16", "--input-len", "500", "--output-len", "40", "--num-requests", "60", "--seeds", "2",
@@ -39,6 +44,15 @@ def test_the_cheapest_fleet_of_any_model_is_the_answer_and_the_others_say_what_t
     said = "the cheapest fleet that was found to hold is 2 replicas of gemma-3-12b on l40s: $2.18 an hour, +100% price."
     assert f"Of gemma-3-12b, {said}" in printed
     assert "rent this llama-3.1-8b: 1 $1.09" in printed  # and below it, in the same cell, `1 × l40s`
+
+
+def test_a_model_is_ruled_out_only_where_all_that_the_limits_allow_fails():
+    """Of `b` what is cheaper than the answer fails, and nobody asked for more; of `c` as many as are allowed fail."""
+    choices = [Choice("a", 4.0, 1, guess=1), Choice("b", 1.0, 1, guess=1), Choice("c", 0.5, 4, guess=1)]
+    search = Search(choices, World({"a": 1, "b": 7, "c": 9}), Limits(max_gpus=8))
+    search.run()
+    plan = FleetPlan(search, {name: SimpleNamespace(model=f"model {name}") for name in "abc"}, None)
+    assert [plan.is_ruled_out(f"model {name}") for name in "abc"] == [False, False, True]
 
 
 def test_a_model_that_no_fleet_serves_is_told_so(planned):
