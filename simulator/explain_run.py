@@ -106,8 +106,7 @@ def _check_fleet(folder: Path, stated: Mapping[str, Any]) -> None:
         )
     if not OF_ANY_FLEET.issuperset(stated):
         raise ScenarioError(
-            f"{folder} is the run of a fleet whose replicas fail or come and go: kvplan explains requests of fleets"
-            " that stay as they are only"
+            f"{folder} is of a fleet whose replicas come and go: kvplan explains requests of those that stay up"
         )
 
 
