@@ -326,7 +326,8 @@ def explain(
 ) -> None:
     """Tell the life of one request of a run: why it waited, what cut its prefix hit, who preempted it.
 
-    The run is replayed until the request has ended. The picture goes into the run folder, or into --out.
+    The run, of a single server or of a fleet, is replayed until the request has ended. The picture goes into the run
+    folder, or into --out.
 
     Example: kvplan explain runs/gemma-3-27b-20260801-120000 17
     """

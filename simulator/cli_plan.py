@@ -17,7 +17,10 @@ def _asked(help_text: str, *names: str) -> typer.models.OptionInfo:
 
 ModelNames = Annotated[
     list[str],
-    typer.Argument(metavar="MODEL...", help="Catalogue names, Hugging Face ids, paths to a config.json: any will do."),
+    typer.Argument(
+        metavar="MODEL...",
+        help="Catalogue names, Hugging Face ids, paths to a config.json: any will do, one is chosen.",
+    ),
 ]
 Slo = Annotated[
     list[str],
@@ -84,7 +87,8 @@ def plan(  # noqa: PLR0917  a flag each
 ) -> None:
     """Find the cheapest fleet that keeps an SLO: what to rent, why it is enough, and why less is not.
 
-    The exit code is 1 where no fleet does.
+    Several models are alternatives: the answer is a fleet of one of them, the cheapest, and what each other one would
+    cost. The exit code is 1 where no fleet keeps the SLO.
 
     Examples: kvplan plan gemma-3-27b --request-rate 4 --slo ttft.p99=2s,tpot.p99=40ms
     kvplan plan llama-3.1-8b gemma-3-12b --trace mooncake.jsonl --slo e2e.p95=20s --gpu h200=3.50 --tp 1,2

@@ -15,6 +15,7 @@ from simulator.run_folder import read_summary
 from simulator.scenario import ScenarioError
 from simulator.study_settings import shown
 from simulator.summary_table import format_bytes, format_number
+from simulator.toml_file import is_number
 
 __all__ = ["compare_runs"]
 
@@ -84,7 +85,7 @@ def _in_words(name: str, value: Any) -> str:
         return "–"
     if "bytes" in name and isinstance(value, int):
         return format_bytes(value)
-    return format_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else shown(value)
+    return format_number(value) if is_number(value) else shown(value)
 
 
 def _change(each: MeasuredChange) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from simulator.binding import most_common_binding
 from simulator.measures import MEASURES, Measure, measures_of
 from simulator.prices import Price
+from simulator.summary_table import flatten
 
 __all__ = ["Comparison", "Difference", "MeasuredChange", "compare"]
 
@@ -99,9 +100,9 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any], prices: Mapping
 
 def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """Of the first server, and of each replica that is another one."""
-    settings = dict(_flatten(run["scenario"]))
+    settings = dict(flatten(run["scenario"]))
     for number, replica in enumerate(run.get("replicas", ())):
-        for name, value in _flatten(replica["scenario"]):
+        for name, value in flatten(replica["scenario"]):
             if value != settings.get(name):
                 settings[f"replica {number} {name}"] = value
     return settings
@@ -130,12 +131,3 @@ def _differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterato
     for name in dict.fromkeys([*first, *second]):
         if first.get(name) != second.get(name):
             yield Difference(name, first.get(name), second.get(name))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every value that is no object."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

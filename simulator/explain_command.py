@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from simulator.explain import explain_run, find_recorded, scenario_of_run
+from simulator.explain_run import explain_run, find_recorded, scenario_of_run
 from simulator.progress import RunProgress
 from simulator.run_folder import write_whole
 from simulator.scenario import ScenarioError

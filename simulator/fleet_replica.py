@@ -168,11 +168,17 @@ class Replica:
         self.load.change(1, self._env.now)
         max_model_len = self.deployment.scheduler_settings.max_model_len
         if request.max_tokens > max_model_len:
-            self.recorder.rejected(request, too_long(max_model_len))
-            self.rejected_after_s += self._env.now - request.arrival_s
-            self._leave([request])
+            self._turn_away(request, too_long(max_model_len))
         else:
-            self._inbox.deliver(request)
+            self._deliver(request)
+
+    def _turn_away(self, request: Request, reason: str) -> None:
+        self.recorder.rejected(request, reason)
+        self.rejected_after_s += self._env.now - request.arrival_s
+        self._leave([request])
+
+    def _deliver(self, request: Request) -> None:
+        self._inbox.deliver(request)
 
     def _leave(self, requests: list[Request]) -> None:
         self.load.change(-len(requests), self._env.now)

@@ -29,7 +29,7 @@ class Measure:
     """Its name in tables, with its unit."""
     title: str
     path: tuple[str, ...]
-    """Where it is in what is known of a run; see `_known`."""
+    """Where it is in what is known of a run; see `measures_of`."""
     better: Literal["low", "high"] | None = None
     """None: neither is good in itself."""
     text: Callable[[float | None], str] = format_number

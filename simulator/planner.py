@@ -99,13 +99,17 @@ class Search:
         """What the fleet costs."""
         return self.bought(candidate) * candidate.choice.dollars_per_hour
 
+    def price(self, candidate: Candidate) -> float:
+        """The same to compare by: rounded, so that equal sums are equal."""
+        return round(self.dollars_per_hour(candidate), 6)
+
     def num_gpus(self, candidate: Candidate) -> int:
         """What it is made of."""
         return self.bought(candidate) * candidate.choice.num_gpus
 
     def rank(self, candidate: Candidate) -> tuple[float, int, str]:
-        """The smaller the better: dollars, rounded so that equal sums are equal; then GPUs, then the name."""
-        return round(self.dollars_per_hour(candidate), 6), self.num_gpus(candidate), candidate.choice.name
+        """The smaller the better: the price, then GPUs, then the name."""
+        return self.price(candidate), self.num_gpus(candidate), candidate.choice.name
 
     def most_replicas(self, choice: Choice) -> int:
         """As many as the limits allow; 0: not even one."""
@@ -181,6 +185,10 @@ class Search:
         """The least number of replicas that was seen to hold."""
         return min((each.num_replicas for each, verdict in self._of(choice) if verdict.holds), default=None)
 
+    def holding(self, choices: Sequence[Choice]) -> list[Candidate]:
+        """Fleets of these choices that were seen to hold."""
+        return [each for each, verdict in self.verdicts.items() if verdict.holds and each.choice in choices]
+
     def _of(self, choice: Choice) -> list[tuple[Candidate, Verdict]]:
         return [(each, verdict) for each, verdict in self.verdicts.items() if each.choice == choice]
 
@@ -198,15 +206,20 @@ class Search:
             return "bounded"
         return "beaten" if self.least_open(choice) <= self.most_replicas(choice) else "fails"
 
-    def next_best(self, num_wanted: int, most_evaluations: int) -> list[Candidate]:
+    def next_best(
+        self, num_wanted: int, most_evaluations: int, among: Sequence[Choice] | None = None
+    ) -> list[Candidate]:
         """Cheap fleets of other choices than the best one, in order of price; fewer if evaluations run out.
+
+        `among`: of these choices only.
 
         They are looked for from the guesses on, the cheapest first: a fleet is the least of its choice that holds, but
         another choice may have one that is cheaper than it looks.
         """
         budget = len(self.verdicts) + most_evaluations
         found: list[Candidate] = []
-        others = [choice for choice in self._possible if self.best is None or choice != self.best.choice]
+        possible = [choice for choice in self._possible if among is None or choice in among]
+        others = [choice for choice in possible if self.best is None or choice != self.best.choice]
         queue = [(self.rank(each), nth, each) for nth, choice in enumerate(others) for each in self._begin(choice)]
         heapq.heapify(queue)
         while queue and len(found) < num_wanted:
@@ -236,12 +249,24 @@ class Search:
         return candidate
 
     def nearest_cheaper(self) -> Candidate | None:
-        """The dearest fleet below the best one's price, and of these the one that a run has shown to fail, if any."""
+        """Of the fleets that cost less than the best one, and that a run has shown to fail, the dearest."""
         if self.best is None:
             return None
-        best = self.rank(self.best)
-        failed = [each for each, verdict in self.verdicts.items() if not verdict.holds and self.rank(each) < best]
+        less = self.price(self.best)
+        failed = [each for each, verdict in self.verdicts.items() if not verdict.holds and self.price(each) < less]
         return max(failed, key=self.rank, default=None)
+
+    def dearest_below_best(self) -> Candidate | None:
+        """Of all fleets that cost less than the best one, whether they were evaluated or not, the dearest."""
+        assert self.best is not None
+        less = self.price(self.best)
+        fleets = [
+            Candidate(choice, number)
+            for choice in self._possible
+            for number in range(self.most_cheaper(choice, self.best), 0, -1)[:2]
+            if self.price(Candidate(choice, number)) < less
+        ]
+        return max(fleets, key=self.rank, default=None)
 
 
 def _first(choice: Choice) -> int:

@@ -324,7 +324,9 @@ def _typical(demands: Sequence[Demand]) -> tuple[Shape, float]:
 
 
 _TAIL = 0.01
-"""One in so many requests waits longer than what is expected here."""
+"""Share of the requests that waits longer than what is expected here."""
+_TAIL_SIGMAS = 2.33
+"""Of a normal distribution, from its mean, beyond which that share lies."""
 
 
 def _expected(alone: _Alone, shape: Shape, rate_per_s: float) -> tuple[float, float]:
@@ -346,16 +348,17 @@ def _expected(alone: _Alone, shape: Shape, rate_per_s: float) -> tuple[float, fl
     if num_decodes * alone.decode_blocks(shape) > max(1, alone.usable_blocks):
         return math.inf, math.inf
     wait_s = prompt_s * max(0.0, math.log(busy / _TAIL)) / (2 * (1 - busy)) if busy > 0 else 0.0
-    met = _poisson_quantile(rate_per_s * life_s, 1 - _TAIL)
+    met = _most_met(rate_per_s * life_s)
     return prompt_s + step_s + wait_s, step_s + met * prompt_s / max(1, shape.output - 1)
 
 
-def _poisson_quantile(mean: float, share: float) -> int:
+def _most_met(mean: float) -> int:
+    """So many or fewer, but for `_TAIL`, if their number is Poisson's."""
     if mean > 100:
-        return round(mean + 2.33 * math.sqrt(mean))
+        return round(mean + _TAIL_SIGMAS * math.sqrt(mean))
     number, probability = 0, math.exp(-mean)
     below = probability
-    while below < share:
+    while below < 1 - _TAIL:
         number += 1
         probability *= mean / number
         below += probability

@@ -22,7 +22,7 @@ from simulator.planner_study import FleetPlan, make_plan
 from simulator.planner_traffic import SETTINGS as TRAFFIC_SETTINGS
 from simulator.planner_traffic import PlanTraffic, plan_traffic
 from simulator.planner_trial import result_of
-from simulator.planner_words import cannot_know, fleet_in_short, sentences, trade_in_words
+from simulator.planner_words import cannot_know, fleet_and_model, sentences, trade_in_words
 from simulator.progress import PlanProgress
 from simulator.run_folder import check_folder, write_run
 from simulator.scenario import Scenario, ScenarioError
@@ -100,9 +100,10 @@ def print_plan(
         search = Search(choices, progress.watched(evaluator), prepared.limits)
         plan = make_plan(search, prepared.by_name, evaluator)
         folders = _write_runs(plan, folder)
-    files = write_plan(plan, folder, folders)
+    text = json.dumps(plan_to_json(plan), indent=2) + "\n"
+    files = write_plan(plan, text, folder, folders)
     if as_json:
-        sys.stdout.write(json.dumps(plan_to_json(plan), indent=2) + "\n")
+        sys.stdout.write(text)
     else:
         _print_text(plan, [*files, *(folder / name for name in folders)])
     return NONE_HOLDS if plan.best is None else 0
@@ -113,16 +114,20 @@ def _prepare(question: PlanQuestion) -> _Prepared:
     limits = _limits(question)
     ranks = tensor_parallels(question.ranks)
     prices = gpu_prices(question.gpus, question.prices)
-    models = list(dict.fromkeys(question.models))
+    models = _different(question.models)
     if question.router is not None:
         fleet_of(Scenario(model=models[0]), FleetOptions(num_replicas=2, router=question.router))
     stated = {name: value for name, value in question.settings.items() if value != Scenario.model_fields[name].default}
-    for model in models:
-        find_model(model)
     traffic = plan_traffic(Scenario(model=models[0], **stated), slo, question.num_seeds)
     own = {name: value for name, value in stated.items() if name not in TRAFFIC_SETTINGS}
     own.setdefault("max_model_len", "auto")
     return _Prepared(slo, traffic, list(servers_of(models, prices, ranks, own)), limits, question.router)
+
+
+def _different(names: Sequence[str]) -> list[str]:
+    """Of names of one and the same model the first. Raises UnknownModelError."""
+    first = {find_model(name): name for name in reversed(names)}
+    return [name for name in dict.fromkeys(names) if name in first.values()]
 
 
 def _limits(question: PlanQuestion) -> Limits:
@@ -166,7 +171,7 @@ def _print_text(plan: FleetPlan, files: Sequence[Path]) -> None:
         console.print()
     for candidate in plan.next_best:
         trade = trade_in_words(plan, candidate)
-        console.print(f"{fleet_in_short(plan, candidate)}: {trade}.", highlight=False)
+        console.print(f"{fleet_and_model(plan, candidate)}: {trade}.", highlight=False)
     console.print("\nWhat this plan cannot know:", highlight=False)
     for sentence in cannot_know(plan):
         console.print(f"- {sentence}", highlight=False)
@@ -178,7 +183,7 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for nth, heading in enumerate(headings):
         is_words = nth < 2 or nth == len(headings) - 1
-        table.add_column(heading, justify="left" if is_words else "right", no_wrap=nth == 0)
+        table.add_column(heading, justify="left" if is_words else "right", no_wrap=nth < len(headings) - 1)
     for row in rows:
         table.add_row(*row)
     return table

@@ -1,6 +1,5 @@
 """A plan as files: `plan.json` with all that was found, and `report.html` with the evidence."""
 
-import json
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +15,7 @@ from simulator.planner_words import (
     cannot_know,
     dollars,
     fate_in_words,
-    fleet_in_short,
+    fleet_and_model,
     fleet_in_words,
     sentences,
     trade_in_words,
@@ -33,10 +32,10 @@ def plan_to_json(plan: FleetPlan) -> dict[str, Any]:
     search, traffic = plan.search, plan.evaluator.traffic
     found = {
         "question": {
-            "models": sorted({server.model for server in plan.servers.values()}),
+            "models": plan.models,
             "slo": plan.evaluator.slo.text,
             "traffic": {name: _plain(value) for name, value in sorted(traffic.settings.items())},
-            "requests_per_s": traffic.rate_per_s(),
+            "requests_per_s": traffic.rate_per_s,
             "seeds": list(traffic.seeds),
             "warm_up": traffic.warm_up,
             "router": plan.evaluator.router or "round-robin",
@@ -46,6 +45,9 @@ def plan_to_json(plan: FleetPlan) -> dict[str, Any]:
         },
         "answer": None if plan.best is None else _fleet(plan, plan.best),
         "next_best": [_fleet(plan, each) for each in plan.next_best],
+        "best_of_others": {
+            model: None if each is None else _fleet(plan, each) for model, each in plan.best_of_others.items()
+        },
         "nearest_cheaper": None if plan.nearest_cheaper is None else _fleet(plan, plan.nearest_cheaper),
         "nearest_miss": None if plan.best or plan.nearest_miss is None else _fleet(plan, plan.nearest_miss),
         "binding": binding(plan),
@@ -110,6 +112,8 @@ def candidate_rows(plan: FleetPlan) -> tuple[list[str], list[list[str]]]:
     """(headings, rows) of the fleets that matter: the best, those next to it, and the cheaper one that fails."""
     named = [] if plan.best is None else [("rent this", plan.best)]
     named += [(f"next best {nth}", each) for nth, each in enumerate(plan.next_best, 1)]
+    others = [each for each in plan.best_of_others.values() if each is not None and each not in plan.next_best]
+    named += [("other model", each) for each in sorted(others, key=plan.search.rank)]
     if plan.nearest_cheaper is not None:
         named.append(("cheaper", plan.nearest_cheaper))
     elif plan.best is None and plan.nearest_miss is not None:
@@ -124,7 +128,7 @@ def _row(plan: FleetPlan, what: str, candidate: Candidate) -> list[str]:
     measures = [_measure(finding) for finding in verdict.findings]
     number = len(plan.evaluator.slo.limits) + (plan.evaluator.slo.attainment is not None)
     measures += ["–"] * (number - len(measures))
-    fleet = fleet_in_short(plan, candidate)
+    fleet = fleet_and_model(plan, candidate).replace(": ", ":\n")  # a terminal is narrow
     cost = dollars(plan.search.dollars_per_hour(candidate))
     return [what, fleet, f"{plan.search.num_gpus(candidate):,}", cost, *measures, verdict_in_words(verdict)]
 
@@ -138,7 +142,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
     from markupsafe import Markup
 
     from simulator.plots import as_svg
-    from simulator.plots_planner import FLEETS_INCHES, RATES_INCHES, draw_fleets, draw_rates
+    from simulator.plots_planner import RATES_INCHES, draw_fleets, draw_rates, fleets_inches
     from simulator.report import inline_svg, render_page
 
     drawn = []
@@ -147,7 +151,7 @@ def render_plan(plan: FleetPlan, folders: Mapping[str, str]) -> str:
             (
                 "All fleets",
                 "Below the dashed line every limit is kept on average; a fleet holds where its whole interval does.",
-                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), FLEETS_INCHES))),
+                Markup(inline_svg("fleets", as_svg(partial(draw_fleets, plan), fleets_inches(plan)))),
             )
         )
     if plan.best is not None:
@@ -213,18 +217,20 @@ def _price_rows(plan: FleetPlan) -> list[list[str]]:
     ]
 
 
-def write_plan(plan: FleetPlan, folder: Path, folders: Mapping[str, str]) -> list[Path]:
-    """Write plan.json, report.html and fleets.png into a folder that is there, each whole or not at all."""
-    from simulator.plots import as_png
-    from simulator.plots_planner import FLEETS_INCHES, draw_fleets
+def write_plan(plan: FleetPlan, text: str, folder: Path, folders: Mapping[str, str]) -> list[Path]:
+    """Write plan.json, report.html and fleets.png into a folder that is there, each whole or not at all.
 
-    text = json.dumps(plan_to_json(plan), indent=2) + "\n"
+    `text` is that of plan.json.
+    """
+    from simulator.plots import as_png
+    from simulator.plots_planner import draw_fleets, fleets_inches
+
     page = render_plan(plan, folders)
     files = [folder / "plan.json", folder / "report.html"]
     write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
     write_whole(files[1], lambda path: path.write_text(page, encoding="utf-8"))
     if plan.search.verdicts:
-        picture = as_png(partial(draw_fleets, plan), FLEETS_INCHES)
+        picture = as_png(partial(draw_fleets, plan), fleets_inches(plan))
         files.append(folder / "fleets.png")
         write_whole(files[-1], lambda path: path.write_bytes(picture))
     return files

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from simulator.confidence import Interval, mean_interval
@@ -83,6 +84,8 @@ class FleetPlan:
     servers: Mapping[str, Server]
     evaluator: FleetEvaluator
     next_best: tuple[Candidate, ...] = ()
+    best_of_others: Mapping[str, Candidate | None] = field(default_factory=dict)
+    """By model, where several were asked for, the cheapest fleet of each but the best one's; None: none was found."""
     sustained: Mapping[str, Sustained] = field(default_factory=dict)
     """By a choice's name."""
     reliefs: tuple[Relief, ...] = ()
@@ -100,6 +103,18 @@ class FleetPlan:
         verdict = self.search.verdicts[candidate]
         assert isinstance(verdict, FleetVerdict)
         return verdict
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Those that were asked for, in order: alternatives, of which the answer is one."""
+        return list(dict.fromkeys(server.model for server in self.servers.values()))
+
+    def is_ruled_out(self, model: str) -> bool:
+        """Whether all fleets of a model that the limits allow are known to fail."""
+        choices = [choice for choice in self.search.choices if self.servers[choice.name].model == model]
+        return all(
+            self.search.least_open(choice) > self.search.most_replicas(choice) for choice in choices if not choice.wall
+        )
 
     @property
     def helping(self) -> list[Relief]:
@@ -133,30 +148,39 @@ def make_plan(search: Search, servers: Mapping[str, Server], evaluator: FleetEva
         return FleetPlan(search, servers, evaluator)
     show_a_cheaper_one(search)
     next_best = tuple(search.next_best(NUM_NEXT, MOST_EVALUATIONS))
+    others = _best_of_others(search, servers, best)
     sustained = {best.choice.name: _sustained(evaluator, best, *_RATES_OF_BEST)}
     sustained |= {each.choice.name: _sustained(evaluator, each, *_RATES_OF_NEXT) for each in next_best}
     rate_per_s = _BEYOND * sustained[best.choice.name].fails_per_s
     reliefs = _reliefs(evaluator, servers[best.choice.name], rate_per_s)
-    return FleetPlan(search, servers, evaluator, next_best, sustained, reliefs, rate_per_s)
+    return FleetPlan(search, servers, evaluator, next_best, others, sustained, reliefs, rate_per_s)
 
 
 def show_a_cheaper_one(search: Search) -> None:
     """Where arithmetic alone has excluded all that is cheaper, a run of the dearest of these shows it, too."""
     if search.best is None or search.nearest_cheaper() is not None:
         return
-    cheaper = [
-        Candidate(choice, number)
-        for choice in search.choices
-        if choice.wall is None and (number := search.most_cheaper(choice, search.best)) > 0
-    ]
-    if cheaper:
-        search.holds(max(cheaper, key=search.rank))
+    dearest = search.dearest_below_best()
+    if dearest is not None:
+        search.holds(dearest)
+
+
+def _best_of_others(search: Search, servers: Mapping[str, Server], best: Candidate) -> dict[str, Candidate | None]:
+    """The cheapest fleet of each other model that was found to hold, looked for within a few evaluations."""
+    found: dict[str, Candidate | None] = {}
+    for model in dict.fromkeys(server.model for server in servers.values()):
+        if model == servers[best.choice.name].model:
+            continue
+        own = [choice for choice in search.choices if servers[choice.name].model == model]
+        holding = search.holding(own) or search.next_best(1, MOST_EVALUATIONS, own)
+        found[model] = min(holding, key=search.rank, default=None)
+    return found
 
 
 def _sustained(evaluator: FleetEvaluator, candidate: Candidate, num_seeds: int, tolerance: float) -> Sustained:
     """By bisection from the rate that each replica of the fleet gets."""
     seeds = evaluator.traffic.seeds[:num_seeds]
-    total_per_s = evaluator.traffic.rate_per_s()
+    total_per_s = evaluator.traffic.rate_per_s
     points: list[tuple[int, float, FleetVerdict]] = []
 
     def judge(parts: Mapping[int, float]) -> dict[int, bool]:
@@ -174,7 +198,7 @@ def _sustained(evaluator: FleetEvaluator, candidate: Candidate, num_seeds: int, 
 
 def _reliefs(evaluator: FleetEvaluator, server: Server, rate_per_s: float) -> tuple[Relief, ...]:
     """Loosen one thing at a time, under the same traffic, where a replica does not hold any more."""
-    part = rate_per_s / evaluator.traffic.rate_per_s()
+    part = rate_per_s / evaluator.traffic.rate_per_s
     parts = dict.fromkeys(evaluator.traffic.seeds[:_RELIEF_SEEDS], part)
     deployment = deploy(Scenario(**server.settings))
     limits, num_blocks = deployment.scheduler_settings, deployment.layout.num_blocks

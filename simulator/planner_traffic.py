@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from simulator.engine import workload_of
@@ -62,7 +62,7 @@ class PlanTraffic:
         if self.slo is None:
             return {}
         output_len = int(self.settings["output_len"])
-        return {"num_requests": _enough_requests(self.rate_per_s() * rate_factor, output_len, self.slo)}
+        return {"num_requests": _enough_requests(self.rate_per_s * rate_factor, output_len, self.slo)}
 
     def rows(self, seed: int) -> tuple[list[TraceRequest], int | None]:
         """(all requests, tokens that each prefix id names)."""
@@ -72,6 +72,7 @@ class PlanTraffic:
             raise ScenarioError(f"{trace.name}: holds no request to plan for")
         return rows, trace.prefix_block_tokens
 
+    @cached_property
     def rate_per_s(self) -> float:
         """Requests a second: of steady traffic as stated, of any other on average, over all seeds."""
         if self.is_steady:

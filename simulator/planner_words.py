@@ -2,19 +2,20 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from simulator.planner import Candidate, Choice
 from simulator.planner_options import Server
 from simulator.planner_runs import Finding, FleetVerdict
 from simulator.planner_study import FleetPlan, Relief, binding
-from simulator.summary_table import format_number, format_seconds, format_share
+from simulator.summary_table import format_number, format_seconds, format_share, listed
 
 __all__ = [
     "cannot_know",
     "dollars",
     "fate_in_words",
     "finding_in_words",
+    "fleet_and_model",
     "fleet_in_short",
     "fleet_in_words",
     "sentences",
@@ -38,9 +39,10 @@ def sentences(plan: FleetPlan) -> list[str]:
     return [
         _answer(plan, plan.best),
         _why_it_holds(plan, plan.best),
-        *_why_less_does_not(plan),
-        *_what_binds(plan),
-        *_how_far(plan, plan.best),
+        *_why_less_does_not(plan, plan.best),
+        *_other_models(plan, plan.best),
+        _what_binds(plan),
+        _how_far(plan, plan.best),
         *_what_would_change(plan, plan.best),
         *_close_calls(plan, plan.best),
         *_spared(plan),
@@ -53,12 +55,16 @@ def dollars(amount: float) -> str:
 
 
 def fleet_in_short(plan: FleetPlan, candidate: Candidate) -> str:
-    """`3 × b200`, `2 × (4 × h200)`; with the model where there are several."""
+    """`3 × b200`, `2 × (4 × h200)`."""
     server = plan.servers[candidate.choice.name]
     replica = f"({server.tensor_parallel} × {server.gpu})" if server.tensor_parallel > 1 else server.gpu
-    several = len({each.model for each in plan.servers.values()}) > 1
-    model = f"{server.model}: " if several else ""
-    return f"{model}{plan.search.bought(candidate):,} × {replica}"
+    return f"{plan.search.bought(candidate):,} × {replica}"
+
+
+def fleet_and_model(plan: FleetPlan, candidate: Candidate) -> str:
+    """The same, with the model where there are several."""
+    model = f"{plan.servers[candidate.choice.name].model}: " if len(plan.models) > 1 else ""
+    return f"{model}{fleet_in_short(plan, candidate)}"
 
 
 def fleet_in_words(plan: FleetPlan, candidate: Candidate) -> str:
@@ -99,8 +105,7 @@ def fate_in_words(plan: FleetPlan, choice: Choice) -> str:
     if fate == "walled":
         return choice.wall or ""
     if fate in {"best", "holds"}:
-        least = search.least_holding(choice) or choice.least_replicas
-        return f"holds with {_replicas(least)}"
+        return f"holds with {_replicas(min(each.num_replicas for each in search.holding([choice])))}"
     at_least = _replicas(choice.least_replicas)
     if fate == "bounded":
         cost = dollars(search.dollars_per_hour(Candidate(choice, choice.least_replicas)))
@@ -147,15 +152,21 @@ def _over_runs(plan: FleetPlan, verdict: FleetVerdict) -> str:
     if verdict.num_runs == 1:
         return f"in one run of {number:,} requests"
     runs = f"over {verdict.num_runs} runs of {number:,} requests each"
-    return f"{runs}, the first fifth of each left out" if traffic.warm_up else runs
+    return f"{runs}, {_first_in_words(traffic.warm_up)} of each left out" if traffic.warm_up else runs
 
 
-def _why_less_does_not(plan: FleetPlan) -> Iterator[str]:
+def _first_in_words(share: float) -> str:
+    """`the first fifth`, `the first 15%`."""
+    named: dict[float, str] = {2: "half", 3: "third", 4: "quarter", 5: "fifth", 10: "tenth"}
+    return f"the first {named.get(round(1 / share, 6), format_share(share))}"
+
+
+def _why_less_does_not(plan: FleetPlan, best: Candidate) -> Iterator[str]:
     less, cheaper = plan.one_less, plan.nearest_cheaper
     if less is not None:
         yield f"One replica less does not hold: {_how_it_fails(plan, less)}."
-    elif plan.best is not None and plan.best.num_replicas > 1:
-        choice = plan.best.choice
+    elif best.num_replicas > 1:
+        choice = best.choice
         yield (
             f"One replica less cannot hold: {choice.least_reason or 'arithmetic'} asks for"
             f" {_replicas(choice.least_replicas)} at least, whatever the schedule."
@@ -170,6 +181,21 @@ def _why_less_does_not(plan: FleetPlan) -> Iterator[str]:
         yield "Nothing cheaper is for rent within the limits."
 
 
+def _other_models(plan: FleetPlan, best: Candidate) -> Iterator[str]:
+    """What the best one's alternatives would cost."""
+    search = plan.search
+    for model, candidate in plan.best_of_others.items():
+        if candidate is not None:
+            cost = dollars(search.dollars_per_hour(candidate))
+            more = _more_in_words(search.price(candidate), search.price(best))
+            fleet = fleet_in_words(plan, candidate)
+            yield f"Of {model}, the cheapest fleet that was found to hold is {fleet}: {cost} an hour, {more}."
+        elif plan.is_ruled_out(model):
+            yield f"Of {model}, no fleet of at most {search.limits.max_gpus:,} GPUs holds."
+        else:
+            yield f"Of {model}, no fleet holds that costs less than the answer; a dearer one that does was not found."
+
+
 def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
     verdict = plan.verdict(candidate)
     if verdict.refusal is not None:
@@ -177,7 +203,7 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
     broken = [each for each in verdict.broken if each.is_always_broken or not verdict.is_growing]
     words = " and ".join(map(finding_in_words, broken))
     if verdict.is_growing:
-        growth = f"its queue grows by {format_share(max(0.0, verdict.growth.mean))} of the arrivals"
+        growth = f"its queue grows by {format_share(verdict.growth.mean)} of the arrivals"
         if not plan.evaluator.traffic.is_steady:
             growth = f"{format_share(verdict.growth.mean)} of the requests are left behind at the end of the trace"
         return f"{growth}, {words}" if words else growth
@@ -189,22 +215,19 @@ def _how_it_fails(plan: FleetPlan, candidate: Candidate) -> str:
 # What binds.
 
 
-def _what_binds(plan: FleetPlan) -> Iterator[str]:
-    if not plan.reliefs:
-        return
+def _what_binds(plan: FleetPlan) -> str:
     at = f"At {format_number(plan.relief_rate_per_s)} requests/s, more than one of its replicas sustains,"
     what = binding(plan)
     if what is None:
-        yield f"{at} no single relief helps: what binds is not one thing alone."
-        return
+        return f"{at} no single relief helps: what binds is not one thing alone."
     first = plan.helping[0]
     sentence = f"What binds is {what}. {at} {first.change} {_relief_in_words(first)}"
     others = [_short_relief(relief) for relief in plan.helping[1:]]
     if others:
-        sentence += f"; {_listed(others)}"
+        sentence += f"; {listed(others)}"
     idle = dict.fromkeys(relief.what for relief in plan.reliefs if not relief.helps)
     idle_only = [what for what in idle if what not in {relief.what for relief in plan.helping}]
-    yield sentence + (f". Loosening {_listed(idle_only)} changes nothing." if idle_only else ".")
+    return sentence + (f". Loosening {listed(idle_only)} changes nothing." if idle_only else ".")
 
 
 def _relief_in_words(relief: Relief) -> str:
@@ -216,23 +239,15 @@ def _short_relief(relief: Relief) -> str:
     return f"with {relief.change} it is {relief.after:.2f}"
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _how_far(plan: FleetPlan, best: Candidate) -> Iterator[str]:
-    sustained = plan.sustained.get(best.choice.name)
-    if sustained is None:
-        return
-    rate, part = sustained.per_s, plan.evaluator.traffic.rate_per_s() / best.num_replicas
+def _how_far(plan: FleetPlan, best: Candidate) -> str:
+    rate, part = plan.sustained[best.choice.name].per_s, plan.evaluator.traffic.rate_per_s / best.num_replicas
     if rate.mean <= 0:
-        yield "Alone, one replica sustains no rate that was tried."
-        return
+        return "Alone, one replica sustains no rate that was tried."
     spread = f" (95% interval {format_number(max(0.0, rate.low))} to {format_number(rate.high)})" if rate.half else ""
     how = (
         "with Poisson arrivals of its own" if plan.evaluator.traffic.is_steady else "under the same traffic slowed down"
     )
-    yield (
+    return (
         f"Alone, {how}, one replica sustains {format_number(rate.mean)} requests/s{spread}; each of this fleet's gets"
         f" {format_number(part)} from its router."
     )
@@ -245,10 +260,9 @@ def _what_would_change(plan: FleetPlan, best: Candidate) -> Iterator[str]:
     cost = plan.search.dollars_per_hour(best)
     for candidate in plan.next_best[:1]:
         server = plan.servers[candidate.choice.name]
-        own = plan.servers[best.choice.name]
-        if server.gpu == own.gpu:
-            continue
         even = cost / plan.search.num_gpus(candidate)
+        if server.gpu == plan.servers[best.choice.name].gpu or even >= server.price.dollars_per_hour:
+            continue  # one price moves both, or it costs the same already
         yield (
             f"The answer changes if {server.gpu} falls below {dollars(even)} an hour, from"
             f" {dollars(server.price.dollars_per_hour)}: then {fleet_in_words(plan, candidate)} cost less."
@@ -259,8 +273,7 @@ def trade_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     """What a next best fleet gives and takes, against the best."""
     assert plan.best is not None
     search = plan.search
-    more = search.dollars_per_hour(candidate) / search.dollars_per_hour(plan.best) - 1
-    parts = [f"{more:+.0%} price".replace("-", "−")]
+    parts = [_more_in_words(search.price(candidate), search.price(plan.best))]
     gpus = search.num_gpus(candidate) - search.num_gpus(plan.best)
     if gpus:
         parts.append(f"{abs(gpus):,} GPU{'s' * (abs(gpus) != 1)} {'more' if gpus > 0 else 'fewer'}")
@@ -275,8 +288,15 @@ def trade_in_words(plan: FleetPlan, candidate: Candidate) -> str:
     return ", ".join(parts)
 
 
+def _more_in_words(dollars_per_hour: float, than: float) -> str:
+    """`the same price`, `+50% price`."""
+    if dollars_per_hour == than:
+        return "the same price"
+    return f"{dollars_per_hour / than - 1:+.0%} price" if than else "a price"
+
+
 def _close_calls(plan: FleetPlan, best: Candidate) -> Iterator[str]:
-    cheaper = [each for each in plan.search.verdicts if plan.search.rank(each) < plan.search.rank(best)]
+    cheaper = [each for each in plan.search.verdicts if plan.search.price(each) < plan.search.price(best)]
     close = [each for each in cheaper if plan.verdict(each).is_close]
     if close:
         dearest = max(close, key=plan.search.rank)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from kvcache.ledger import CACHED_PARTS
 from simulator.metrics import Timeline, over_time, times_per_output_token_s, times_to_first_token_s
@@ -22,6 +21,7 @@ from simulator.result import Result
 from simulator.summary_table import format_seconds
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
@@ -41,6 +41,7 @@ __all__ = [
     "figures",
     "finish_time_axis",
     "has_replicas",
+    "import_matplotlib",
     "in_unit",
     "legend_above",
     "logarithmic",
@@ -323,6 +324,12 @@ _FIGURES = (
     FigureKind("throughput", draw_throughput, _ran, 3.6),
     FigureKind("pool_bytes", draw_pool_bytes, _was_sampled, 3.4),
 )
+
+
+def import_matplotlib() -> None:
+    """So that who draws later need not wait for it."""
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure  # noqa: F401
 
 
 def as_svg(draw: Callable[[FigureBase], None], height_inches: float) -> bytes:

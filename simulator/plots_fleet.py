@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from simulator.fleet_history import num_over_time
 from simulator.lives import PAID, UP, State
@@ -25,6 +24,7 @@ from simulator.result import Result
 from simulator.table import Columns
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 

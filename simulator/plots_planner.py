@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from simulator.planner_words import fleet_in_short
 from simulator.plots import INK, LINE_COLOURS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import FigureBase
 
     from simulator.planner import Candidate
     from simulator.planner_study import FleetPlan
 
-__all__ = ["FLEETS_INCHES", "RATES_INCHES", "draw_fleets", "draw_rates"]
+__all__ = ["RATES_INCHES", "draw_fleets", "draw_rates", "fleets_inches"]
 
-FLEETS_INCHES, RATES_INCHES = 4.6, 3.4
-"""How high the figures are."""
+RATES_INCHES = 3.4
+"""How high that figure is."""
+_PANEL_INCHES, _SPARED_INCHES = 3.3, 1.3
+_COLUMNS = 3
+"""Models side by side, at most."""
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _HOLDS, _FAILS, _CLOSE, _GROWS, _PRUNED = "#0072B2", "#D55E00", "#E69F00", "#CC79A7", "#999999"
@@ -27,44 +34,75 @@ _LOWEST_RATIO = 0.05
 _CLOSE_PLACES = 1.15
 """Ratio of prices, and of measures, up to which two names would cover each other."""
 _MARKERS = "osD^v"
+_STYLES = {
+    "holds": ("holds", "o", _HOLDS),
+    "close": ("too close to call: taken as failing", "^", _CLOSE),
+    "fails": ("fails", "X", _FAILS),
+    "grows": ("fails, and its queue grows", "P", _GROWS),
+}
+"""Label, marker and colour of each kind of fleet."""
+_LABELS = (*(label for label, _, _ in _STYLES.values()), "the limit")
+
+
+def fleets_inches(plan: FleetPlan) -> float:
+    """How high the figure of all fleets is."""
+    return _PANEL_INCHES * math.ceil(len(plan.models) / _COLUMNS) + _SPARED_INCHES
 
 
 def draw_fleets(plan: FleetPlan, figure: FigureBase) -> None:
-    """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared."""
-    upper, lower = figure.subplots(2, 1, height_ratios=(4, 1))
-    _draw_simulated(plan, upper)
+    """Above, simulated fleets: price against the tightest measure over its limit. Below, what arithmetic spared.
+
+    At least one was simulated. A panel for each model, with the same axes.
+    """
+    models = plan.models
+    num_rows, num_columns = math.ceil(len(models) / _COLUMNS), min(len(models), _COLUMNS)
+    grid = figure.add_gridspec(num_rows + 1, num_columns, height_ratios=[_PANEL_INCHES] * num_rows + [_SPARED_INCHES])
+    first = None
+    labelled: dict[str, Artist] = {}
+    for nth, model in enumerate(models):
+        axes = figure.add_subplot(grid[divmod(nth, num_columns)], sharex=first, sharey=first)
+        first = first or axes
+        _draw_simulated(plan, model, axes)
+        handles, labels = axes.get_legend_handles_labels()
+        labelled |= dict(zip(labels, handles, strict=True))
+        if len(models) > 1:
+            axes.set_title(model)
+        is_left, is_low = nth % num_columns == 0, nth + num_columns >= len(models)
+        axes.set_ylabel("Tightest measure / its limit" if is_left else "")
+        axes.set_xlabel("Price of the fleet (dollars an hour)" if is_low else "")
+        axes.tick_params(labelleft=is_left, labelbottom=is_low)
+    assert first is not None
+    _scale(plan, first)
+    lower = figure.add_subplot(grid[num_rows, :])
     _draw_spared(plan, lower)
-    upper.set_xlabel("Price of the fleet (dollars an hour)")
     lower.set_xlabel("Price of the least fleet, or of one replica (dollars an hour)")
-    handles, labels = upper.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=5, borderaxespad=0.0)
+    handles = [labelled[label] for label in _LABELS if label in labelled]
+    figure.legend(handles=handles, loc="outside upper left", ncols=5, borderaxespad=0.0)
 
 
-def _draw_simulated(plan: FleetPlan, axes: Axes) -> None:
-    kinds: dict[str, list[Candidate]] = {"holds": [], "close": [], "fails": [], "grows": []}
-    for candidate in plan.search.verdicts:
+def _draw_simulated(plan: FleetPlan, model: str, axes: Axes) -> None:
+    kinds: dict[str, list[Candidate]] = {kind: [] for kind in _STYLES}
+    own = [each for each in plan.search.verdicts if plan.servers[each.choice.name].model == model]
+    for candidate in own:
         verdict = plan.verdict(candidate)
         kind = "grows" if verdict.is_growing else "close" if verdict.is_close else "fails"
         kinds["holds" if verdict.holds else kind].append(candidate)
-    styles = (
-        ("holds", "holds", "o", _HOLDS),
-        ("close", "too close to call: taken as failing", "^", _CLOSE),
-        ("fails", "fails", "X", _FAILS),
-        ("grows", "fails, and its queue grows", "P", _GROWS),
-    )
-    for kind, label, marker, colour in styles:
+    for kind, (label, marker, colour) in _STYLES.items():
         if kinds[kind]:
             prices = [plan.search.dollars_per_hour(each) for each in kinds[kind]]
             ratios = [_ratio(plan, each) for each in kinds[kind]]
             axes.scatter(prices, ratios, marker=marker, color=colour, s=34, label=label, linewidths=0, zorder=3)
     axes.axhline(1.0, color=INK, linewidth=1.0, linestyle="--", label="the limit")
-    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts] or [1.0]
+    _name_the_best(plan, own, axes)
+
+
+def _scale(plan: FleetPlan, axes: Axes) -> None:
+    """So that all fleets are within."""
+    prices = [plan.search.dollars_per_hour(each) for each in plan.search.verdicts]
     axes.set_xlim(0.85 * min(prices), 1.15 * max(prices) or 1.0)
     axes.xaxis.set_major_formatter(_price)
-    ratios = [_ratio(plan, each) for each in plan.search.verdicts] or [1.0]
+    ratios = [_ratio(plan, each) for each in plan.search.verdicts]
     _scale_ratios(axes, min(0.6, *ratios) / 2, max(1.5, *ratios) * 1.4)
-    axes.set_ylabel("Tightest measure / its limit")
-    _name_the_best(plan, axes)
 
 
 def _ratio(plan: FleetPlan, candidate: Candidate) -> float:
@@ -72,17 +110,22 @@ def _ratio(plan: FleetPlan, candidate: Candidate) -> float:
     return min(max(plan.verdict(candidate).ratio, _LOWEST_RATIO), _HIGHEST_RATIO)
 
 
-def _name_the_best(plan: FleetPlan, axes: Axes) -> None:
-    named = [] if plan.best is None else [plan.best, *plan.next_best]
+def _name_the_best(plan: FleetPlan, own: Sequence[Candidate], axes: Axes) -> None:
+    """Of one model's fleets. A name is on that side of its place where there is more room."""
+    named = [plan.best, *plan.next_best, *plan.best_of_others.values()]
+    dearest = max(plan.search.dollars_per_hour(each) for each in plan.search.verdicts)
     places: list[tuple[float, float]] = []
-    for nth, candidate in enumerate(named):
+    ours = {each for each in named if each is not None and each in own}
+    for candidate in sorted(ours, key=lambda each: (-_ratio(plan, each), plan.search.rank(each))):
         at = plan.search.dollars_per_hour(candidate), _ratio(plan, candidate)
-        if nth == 0:
+        is_best, is_right = candidate == plan.best, at[0] > 0.6 * dearest
+        if is_best:
             axes.scatter(*at, marker="o", s=130, facecolors="none", edgecolors=_HOLDS, linewidths=1.4, zorder=4)
         crowd = sum(_are_close(at, place) for place in places)
         axes.annotate(
-            fleet_in_short(plan, candidate), at, xytext=(10, -3 - 12 * crowd), textcoords="offset points",
-            fontsize="small", fontweight="bold" if nth == 0 else "normal",
+            fleet_in_short(plan, candidate), at, xytext=(-10 if is_right else 10, -3 - 12 * crowd),
+            textcoords="offset points", horizontalalignment="right" if is_right else "left",
+            fontsize="small", fontweight="bold" if is_best else "normal",
         )  # fmt: skip
         places.append(at)
 
@@ -95,26 +138,37 @@ def _are_close(first: tuple[float, float], second: tuple[float, float]) -> bool:
 def _draw_spared(plan: FleetPlan, axes: Axes) -> None:
     """Where arithmetic alone decided: at the price of the least fleet, of those without any at that of one replica."""
     search = plan.search
-    rows: dict[str, list[float]] = {"too few replicas": [], "any number": []}
+    rows: dict[str, list[float]] = {"least fleet too dear": [], "no number will do": []}
     for choice in search.choices:
         if choice.wall is not None:
-            rows["any number"].append(choice.dollars_per_hour)
+            rows["no number will do"].append(choice.dollars_per_hour)
         elif search.fate(choice) == "bounded":
-            rows["too few replicas"].append(choice.dollars_per_hour * (choice.least_replicas + search.limits.spare))
-    for place, prices in enumerate(rows.values()):
+            rows["least fleet too dear"].append(choice.dollars_per_hour * (choice.least_replicas + search.limits.spare))
+    for place, (why, prices) in enumerate(rows.items()):
         axes.scatter(prices, [place] * len(prices), marker="|", color=_PRUNED, s=90, linewidths=1.6)
-    axes.set_yticks(range(len(rows)), ["least fleet too dear", "no number will do"])
-    axes.set_ylim(-0.7, len(rows) - 0.3)
+        # Beside the axis these words would push the label of the axis above away from its figures.
+        axes.annotate(why, (0.005, place + 0.42), xycoords=("axes fraction", "data"), fontsize="small")
+    axes.set_yticks([])
+    axes.set_ylim(-0.5, len(rows) - 0.1)
     axes.grid(axis="y", visible=False)
     axes.set_title("Excluded by arithmetic, without a run", fontsize="small")
     drawn = [price for prices in rows.values() for price in prices]
     if drawn and min(drawn) > 0:
-        axes.set_xscale("log")
+        _scale_prices(axes)
     axes.xaxis.set_major_formatter(_price)
 
 
 def _price(dollars: float, _position: float | None = None) -> str:
     return f"${dollars:g}"
+
+
+def _scale_prices(axes: Axes) -> None:
+    """A logarithmic axis of dollars, on which also less than a decade has ticks."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _scale_ratios(axes: Axes, low: float, high: float) -> None:

@@ -16,6 +16,7 @@ from simulator.study_effects import cost_measure, front, measure_named
 from simulator.study_settings import named, shown
 from simulator.study_table import Row, StudyTable
 from simulator.summary_table import format_number, format_seconds, format_share
+from simulator.toml_file import is_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -340,7 +341,7 @@ def _places(rows: Sequence[Row], across: Measure, up: Measure) -> tuple[list[flo
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    return all(map(is_number, values))
 
 
 def _is_wide(values: Any, ratio: float) -> bool:

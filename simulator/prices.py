@@ -10,7 +10,7 @@ from typing import Any
 
 from simulator.hardware import UnknownGpuError, find_gpu
 from simulator.scenario import ScenarioError
-from simulator.toml_file import read_toml
+from simulator.toml_file import is_number, read_toml
 
 __all__ = ["Price", "known_prices", "prices_in", "read_prices"]
 
@@ -78,7 +78,7 @@ def _mistakes_of(name: str, row: Any, here: str) -> Iterator[str]:
     for key in fields.keys() - _KEYS:
         yield f"{here}: unknown key {key!r}; known: dollars_per_hour, source, date"
     dollars = fields.get("dollars_per_hour")
-    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < math.inf:
+    if not is_number(dollars) or not 0 <= dollars < math.inf:
         yield f"{here}: must be dollars an hour, a number of at least 0, got {dollars!r}"
     if not isinstance(fields.get("source", ""), str):
         yield f"{here}: source must be text, got {fields['source']!r}"

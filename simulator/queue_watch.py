@@ -9,7 +9,7 @@ from simulator.request import Request
 from simulator.scheduler import Scheduler
 from simulator.story import Wait
 
-__all__ = ["QueueWatch", "Refusal"]
+__all__ = ["QueueWatch", "Refusal", "queue_since"]
 
 SHORTEST_S = 1e-9
 """Of a wait: what is shorter is how a sum of times was rounded."""
@@ -82,6 +82,16 @@ class QueueWatch:
         if batch.num_tokens >= settings.max_num_batched_tokens:
             return replace(cause, kind="token_budget", limit=settings.max_num_batched_tokens)
         return cause
+
+
+def queue_since(request: Request, delivered_s: float) -> QueueWatch:
+    """The first stay of a request that was delivered then; the router of a fleet may have let it wait before."""
+    arrival_s = request.arrival_s
+    if delivered_s - arrival_s <= SHORTEST_S:
+        return QueueWatch(request, arrival_s)
+    queue = QueueWatch(request, delivered_s)
+    queue.waits.append(Wait(arrival_s, delivered_s, "router", request.request_id, 0))
+    return queue
 
 
 def _least_short(before: Wait, now: Wait) -> Wait:

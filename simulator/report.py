@@ -1,9 +1,8 @@
 """Report a run as one HTML file that needs nothing else: what happened, in words, tables and figures."""
 
-import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,9 @@ from simulator.plots_disaggregation import disaggregation_figures
 from simulator.plots_fleet import fleet_figures
 from simulator.plots_sessions import session_figures
 from simulator.result import Result
+from simulator.run_folder import write_whole
 from simulator.summary_table import (
+    flatten,
     format_bytes,
     format_number,
     format_share,
@@ -103,13 +104,7 @@ def judge(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> Verdict:
 
 def write_report(result: Result, path: str | Path) -> None:
     """Write the report to `path`; a reader never sees half of it."""
-    path = Path(path)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(render_report(result), encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_whole(Path(path), lambda file: file.write_text(render_report(result), encoding="utf-8"))
 
 
 def render_report(result: Result) -> str:
@@ -138,7 +133,7 @@ def render_report(result: Result) -> str:
         groups=_group_rows(capacity),
         measured=measured_lines(result.measured_memory),
         figures=drawn,
-        scenario=[(name, _plain(value)) for name, value in _flatten(result.scenario)],
+        scenario=[(name, _plain(value)) for name, value in flatten(result.scenario)],
     )
 
 
@@ -172,7 +167,7 @@ def _find_limits(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str
 
 
 def _find_limit(summary: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
-    settings = {name.split(".")[-1]: value for name, value in _flatten(scenario)}
+    settings = {name.split(".")[-1]: value for name, value in flatten(scenario)}
     binding = binding_of(summary, settings)
     if binding == "kv_memory" and summary["preemptions"]["total"]:
         return "KV cache memory seems to bind: requests lost their blocks to others."
@@ -293,15 +288,6 @@ def _title(scenario: Mapping[str, Any]) -> str:
     if "fleet" in scenario:
         title += f", {scenario['fleet']['num_replicas']:,} replicas"
     return title
-
-
-def _flatten(scenario: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of every value, however deep."""
-    for name, value in scenario.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _plain(value: Any) -> str:

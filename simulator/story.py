@@ -43,10 +43,10 @@ class Wait:
     start_s: float
     end_s: float
     kind: str
-    """step_running: it arrived while a step ran or was planned. blocks: too few free blocks. state_being_written: the
-    hit ends with a Mamba state that the step itself writes. max_num_seqs, token_budget: the step was full.
-    state_boundary: what was left of the token budget does not reach the next state to keep. preemption: the step
-    had to preempt, so it admitted nobody."""
+    """router: it was not sent to a replica of the fleet yet. step_running: it arrived while a step ran or was planned.
+    blocks: too few free blocks. state_being_written: the hit ends with a Mamba state that the step itself writes.
+    max_num_seqs, token_budget: the step was full. state_boundary: what was left of the token budget does not reach the
+    next state to keep. preemption: the step had to preempt, so it admitted nobody."""
     head: str
     """Who stood first in the queue: it had to be admitted before anybody else."""
     num_ahead: int
@@ -202,6 +202,14 @@ class Story:
     first_token_s: float | None
     cached_tokens: int
     num_preemptions: int
+    replica: int | None = None
+    """Of a fleet, that which it was sent to."""
+
+    @property
+    def sent_s(self) -> float:
+        """When it was sent to its replica: most routers do that as soon as it arrives."""
+        waits = self.attempts[0].waits if self.attempts else ()
+        return waits[0].end_s if waits and waits[0].kind == "router" else self.arrival_s
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a time that is not known is null."""

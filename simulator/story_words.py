@@ -32,7 +32,10 @@ def sections(story: Story) -> list[Section]:
 
 def _beginning(story: Story) -> Section:
     lengths = f"{_tokens(story.prompt_tokens)} of prompt, {_tokens(story.output_tokens)} of output"
-    return Section(f"Request {story.request_id}", [(_at(story.arrival_s), f"It arrives: {lengths}.")])
+    lines = [(_at(story.arrival_s), f"It arrives: {lengths}.")]
+    if story.replica is not None:
+        lines.append((_at(story.sent_s), f"The router sends it to replica {story.replica}."))
+    return Section(f"Request {story.request_id}", lines)
 
 
 def _of_attempt(story: Story, nth: int, attempt: Attempt) -> Iterator[Section]:
@@ -108,6 +111,7 @@ def _wait_for_blocks(wait: Wait, who: str) -> str:
 
 
 _WAITS: dict[str, Callable[[Wait, str], str]] = {
+    "router": lambda _wait, _who: "All replicas ran --max-num-seqs requests, so the router let it wait.",
     "step_running": lambda _wait, _who: "The step that ran when it arrived had been planned without it.",
     "blocks": _wait_for_blocks,
     "state_being_written": lambda _wait, who: (

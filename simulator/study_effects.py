@@ -1,17 +1,15 @@
 """What a study's axes do to its measures, and which points no other one beats."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from simulator.measures import COST, COSTLESS, MEASURES, Measure
-from simulator.study_settings import named, shown
+from simulator.study_settings import shown
 from simulator.study_table import Row, StudyTable
 
-__all__ = ["SEED", "Effect", "best_of", "cost_measure", "effects_on", "front", "measure_named", "over_seeds"]
+__all__ = ["Effect", "best_of", "cost_measure", "effects_on", "front", "measure_named"]
 
-SEED = "seed"
-"""The axis along which points differ by chance alone."""
 _BY_COLUMN = {measure.column: measure for measure in MEASURES}
 
 
@@ -24,36 +22,6 @@ def cost_measure(table: StudyTable) -> Measure:
     """Dollars per million output tokens; GPU hours, unless the price of every point is known."""
     has_prices = all(row.measures.get(COST) is not None for row in table.comparable)
     return measure_named(COST if has_prices else COSTLESS)
-
-
-def over_seeds(table: StudyTable) -> StudyTable:
-    """The same with one row for points that differ in nothing but their seed: means, and the SLO met by all of them.
-
-    Where a seed did not finish, there is no mean, but that. A table without seeds comes back as it is.
-    """
-    if SEED not in table.study.axes:
-        return table
-    axes = {name: values for name, values in table.study.axes.items() if name != SEED}
-    alike: dict[tuple[str, ...], list[Row]] = defaultdict(list)
-    for row in table.rows:
-        alike[tuple(shown(row.settings[name]) for name in axes)].append(row)
-    rows = [_mean(each, axes) for each in alike.values()]
-    return replace(table, study=replace(table.study, axes=axes), rows=tuple(rows))
-
-
-def _mean(rows: Sequence[Row], axes: Mapping[str, object]) -> Row:
-    settings = {name: rows[0].settings[name] for name in axes}
-    label = ", ".join(named(name, value) for name, value in settings.items()) or "all seeds"
-    lost = [row for row in rows if not row.has_finished]
-    if lost:
-        return replace(lost[0], settings=settings, label=label)
-    measures = {}
-    for column in rows[0].measures:
-        values = [row.measures[column] for row in rows if row.measures[column] is not None]
-        measures[column] = sum(values) / len(values) if values else None
-    binding = Counter(row.binding for row in rows).most_common(1)[0][0]
-    meets_slo = None if rows[0].meets_slo is None else all(row.meets_slo for row in rows)
-    return replace(rows[0], settings=settings, label=label, measures=measures, binding=binding, meets_slo=meets_slo)
 
 
 @dataclass(frozen=True)

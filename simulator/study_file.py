@@ -45,7 +45,7 @@ from simulator.study_settings import (
     unused_settings,
 )
 from simulator.summary_table import LATENCY_NAMES
-from simulator.toml_file import read_toml
+from simulator.toml_file import is_number, read_toml
 
 __all__ = ["MOST_POINTS", "SLO_MEASURES", "Study", "StudyPoint", "read_study"]
 
@@ -236,7 +236,7 @@ class _Reader:
             return {}
         self._check_keys("[slo] ", table, SLO_MEASURES)
         for key, bound in table.items():
-            if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
+            if not is_number(bound) or not 0 < bound < math.inf:
                 self._mistakes.append(f"[slo] {key}: must be a number of seconds above 0, got {bound!r}")
         return dict(table)
 

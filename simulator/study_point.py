@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib.metadata import version
 from itertools import count, groupby
 from pathlib import Path
@@ -24,7 +24,7 @@ from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
 from workloads import Trace, TraceError, TraceRequest, read_trace
 
-__all__ = ["Point", "Status", "read_once", "run_point", "traffic_in", "why_another", "without_run"]
+__all__ = ["Point", "Status", "kvplan_version", "read_once", "run_point", "traffic_in", "why_another", "without_run"]
 
 Status = Literal["finished", "refused", "failed"]
 """It ran; kvplan says that it cannot run (weights do not fit ...), again and again; it broke down, once at least."""
@@ -55,7 +55,7 @@ class Point:
         be read.
         """
         identity = {
-            "kvplan": version("kvplan"),
+            "kvplan": kvplan_version(),
             "settings": self._resolved(),
             "trace": _digest_of(self.scenario.trace),
             "model": _digest_of(_model_file(self.scenario.model)),
@@ -74,6 +74,12 @@ class Point:
         routing = None if fleet is None else {"router": router_name(fleet[1]), "staleness_s": fleet[2]}
         others = {name: value for name, value in asdict(self.fleet).items() if name not in _RESOLVED}
         return {"servers": named, "routing": routing, **others}
+
+
+@cache
+def kvplan_version() -> str:
+    """As it is installed; to look it up takes longer than all else that a key is made of."""
+    return version("kvplan")
 
 
 def _resolved_server(scenario: Scenario) -> dict[str, Any]:

@@ -21,16 +21,18 @@ def run_points(
     executors: Executors,
     on_outcome: Callable[[str, dict[str, Any]], None],
     on_running: Callable[[int], None] = lambda num_running: None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> None:
     """Run points, by their keys; `on_outcome(key, outcome)` gets each outcome (see `run_point`) when it is there.
 
-    `on_running(num_running)`: so many are being worked at. A worker that is killed takes those with it that it may have
-    been working at: they run once more, one at a time, so that only the point that kills its worker fails.
+    `on_running(num_running)`: so many are being worked at. `meanwhile()` is called once all workers of an executor have
+    something to do. A worker that is killed takes those with it that it may have been working at: they run once more,
+    one at a time, so that only the point that kills its worker fails.
     Raises ScenarioError where there is no executor to be had, or no longer.
     """
     if not points:
         return
-    run = _Run(points, executors, on_outcome, on_running)
+    run = _Run(points, executors, on_outcome, on_running, meanwhile)
     suspects = run.start(list(points), min(executors.num_workers, len(points)))
     for key in suspects:
         if run.start([key], 1):
@@ -43,6 +45,7 @@ class _Run:
     executors: Executors
     on_outcome: Callable[[str, dict[str, Any]], None]
     on_running: Callable[[int], None]
+    meanwhile: Callable[[], None]
 
     def start(self, keys: Sequence[str], num_workers: int) -> list[str]:
         """Run these to the end; gives back those that were under way when an executor broke."""
@@ -64,16 +67,28 @@ class _Run:
         unstarted: deque[str],
         running: dict[Future[dict[str, Any]], str],
     ) -> None:
-        while unstarted or running:
-            while unstarted and len(running) < num_workers * _QUEUED_PER_WORKER:
-                key = unstarted[0]
-                running[executor.submit(_answer, key, self.points[key])] = key
-                unstarted.popleft()
-            self.on_running(min(len(running), num_workers))
+        self._submit(executor, num_workers, unstarted, running)
+        self.meanwhile()
+        while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 outcome = _outcome_of(future)
                 self.on_outcome(running.pop(future), outcome)
+            self._submit(executor, num_workers, unstarted, running)
+
+    def _submit(
+        self,
+        executor: Executor,
+        num_workers: int,
+        unstarted: deque[str],
+        running: dict[Future[dict[str, Any]], str],
+    ) -> None:
+        """Give each worker something to do, and something to do next."""
+        while unstarted and len(running) < num_workers * _QUEUED_PER_WORKER:
+            key = unstarted[0]
+            running[executor.submit(_answer, key, self.points[key])] = key
+            unstarted.popleft()
+        self.on_running(min(len(running), num_workers))
 
 
 def _outcome_of(future: Future[dict[str, Any]]) -> dict[str, Any]:

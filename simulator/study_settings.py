@@ -13,6 +13,7 @@ from simulator.hardware import find_gpu
 from simulator.mistakes import MISTAKES
 from simulator.scenario import Scenario, ScenarioError
 from simulator.study_point import Point, traffic_in
+from simulator.toml_file import is_number
 from workloads import read_trace
 
 __all__ = [
@@ -69,7 +70,7 @@ def mistake_in(name: str, value: Any, folder: Path) -> str | None:
     """What is wrong with this value, whatever the others are; None: nothing. `folder`: where files are looked for."""
     try:
         if name in FLEET:
-            _fleet_with({name: value})
+            _check_of_fleet(name, value)
         else:
             scenario = Scenario(**{"model": _SOME_MODEL, name: value})
             look_up = _LOOK_UPS.get(name)
@@ -94,20 +95,19 @@ _LOOK_UPS: dict[str, Callable[[Any, Path], object]] = {
 """Names that lead somewhere."""
 
 
-def _fleet_with(stated: Mapping[str, Any]) -> None:
+def _check_of_fleet(name: str, value: Any) -> None:
     """Raise ScenarioError if one setting of a fleet is wrong."""
-    (name, value), scenario = next(iter(stated.items())), Scenario(model=_SOME_MODEL)
     if name == "replicas" and (isinstance(value, bool) or not isinstance(value, int)):
         raise ScenarioError(f"must be a whole number, got {value!r}")
     if name == "replica" and not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
         raise ScenarioError(f'must be a list of texts such as ["gpu=h200,count=2"], got {value!r}')
     if name == "router" and not isinstance(value, str):
         raise ScenarioError(f"must be a router's name, got {value!r}")
-    if name == "router_staleness_s" and (isinstance(value, bool) or not isinstance(value, int | float)):
+    if name == "router_staleness_s" and not is_number(value):
         raise ScenarioError(f"must be a number of seconds, got {value!r}")
     others = {"router": _ONLY_PREFIX_AWARE} if name == "router_staleness_s" else {}
     count = {} if name in {"replicas", "replica"} else {"replicas": 2}
-    prepare(scenario, _options({**count, **others, **stated}))
+    prepare(Scenario(model=_SOME_MODEL), _options({**count, **others, name: value}))
 
 
 def _without_flag(message: str) -> str:

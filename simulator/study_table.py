@@ -1,8 +1,10 @@
 """What a study found, as one tidy table: a row for each point, a column for each axis and each measure."""
 
 import csv
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,13 @@ from simulator.binding import Binding, most_common_binding
 from simulator.measures import MEASURES, measures_of
 from simulator.prices import Price
 from simulator.study_file import Study, StudyPoint
-from simulator.study_settings import shown
+from simulator.study_settings import named, shown
 from simulator.table import write_parquet
 
-__all__ = ["Row", "StudyTable", "tabulate"]
+__all__ = ["SEED", "Row", "StudyTable", "tabulate"]
+
+SEED = "seed"
+"""The axis along which points differ by chance alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +63,35 @@ class StudyTable:
     prices: Mapping[str, Price]
     """Those that were used, by accelerator."""
 
-    @property
+    @cached_property
     def finished(self) -> tuple[Row, ...]:
         """Points that have measures."""
         return tuple(row for row in self.rows if row.has_finished)
 
-    @property
+    @cached_property
     def unfinished(self) -> tuple[Row, ...]:
         """Points that were refused or failed."""
         return tuple(row for row in self.rows if not row.has_finished)
 
-    @property
+    @cached_property
     def comparable(self) -> tuple[Row, ...]:
         """Points that turned nobody away; where there is none, all that finished."""
         return tuple(row for row in self.rows if row.served_all) or self.finished
+
+    @cached_property
+    def over_seeds(self) -> "StudyTable":
+        """One row for points that differ in nothing but their seed: means, and the SLO met by all of them.
+
+        Where a seed did not finish, there is no mean, but that. A table without seeds is itself.
+        """
+        if SEED not in self.study.axes:
+            return self
+        axes = {name: values for name, values in self.study.axes.items() if name != SEED}
+        alike: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+        for row in self.rows:
+            alike[tuple(shown(row.settings[name]) for name in axes)].append(row)
+        rows = [_mean(each, axes) for each in alike.values()]
+        return replace(self, study=replace(self.study, axes=axes), rows=tuple(rows))
 
     def columns(self) -> dict[str, list[Any]]:
         """Name to values [points]: what varies, what became of it, its measures, its hash."""
@@ -99,6 +119,21 @@ class StudyTable:
     def write_parquet(self, path: Path) -> None:
         """Write the table; numbers where all of a column are, text otherwise."""
         write_parquet({name: _array(values) for name, values in self.columns().items()}, path)
+
+
+def _mean(rows: Sequence[Row], axes: Mapping[str, object]) -> Row:
+    settings = {name: rows[0].settings[name] for name in axes}
+    label = ", ".join(named(name, value) for name, value in settings.items()) or "all seeds"
+    lost = [row for row in rows if not row.has_finished]
+    if lost:
+        return replace(lost[0], settings=settings, label=label)
+    measures = {}
+    for column in rows[0].measures:
+        values = [row.measures[column] for row in rows if row.measures[column] is not None]
+        measures[column] = sum(values) / len(values) if values else None
+    binding = Counter(row.binding for row in rows).most_common(1)[0][0]
+    meets_slo = None if rows[0].meets_slo is None else all(row.meets_slo for row in rows)
+    return replace(rows[0], settings=settings, label=label, measures=measures, binding=binding, meets_slo=meets_slo)
 
 
 def tabulate(study: Study, outcomes: Mapping[str, Mapping[str, Any]], prices: Mapping[str, Price]) -> StudyTable:

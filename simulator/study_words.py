@@ -8,7 +8,7 @@ from kvcache.ledger import NEEDED_PARTS, WASTED_PARTS
 from simulator.grouping_study import GroupingStudy, Replay
 from simulator.report import judge
 from simulator.static_waste import PUBLISHED
-from simulator.summary_table import format_number, format_seconds, format_share
+from simulator.summary_table import format_number, format_seconds, format_share, listed
 
 __all__ = ["COLUMNS", "cells", "remarks", "study_table", "verdict"]
 
@@ -64,7 +64,7 @@ def remarks(study: GroupingStudy) -> Iterator[str]:
     """What the table leaves out: policies that do the same, and those without a run."""
     for name, twins in study.twins.items():
         if name in study.runs:
-            yield f"{_listed(twins)}: the same server as {name}"
+            yield f"{listed(twins)}: the same server as {name}"
     for name, reason in study.refused.items():
         yield f"{name}: no run, {reason}"
 
@@ -191,7 +191,3 @@ def _output_in_words(gain: float) -> str:
 
 def _rate(run: Replay) -> str:
     return format_number(_merit(run)[1])
-
-
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,17 +1,19 @@
 """A summary in words and units, for a person: the terminal and the report show the same lines."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 __all__ = [
     "LATENCY_NAMES",
     "STAGE_NAMES",
+    "flatten",
     "format_bytes",
     "format_number",
     "format_seconds",
     "format_share",
     "latency_rows",
     "list_reasons",
+    "listed",
     "replica_rows",
     "summary_lines",
     "transfer_lines",
@@ -167,6 +169,20 @@ def format_number(value: float | None) -> str:
     if value == round(value) or abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.3g}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """At least one: a; a and b; a, b and c."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every value that is no object, however deep."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _host_lines(host: Mapping[str, Any] | None) -> list[tuple[str, str]]:

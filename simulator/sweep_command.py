@@ -18,7 +18,7 @@ from simulator.study_file import MOST_POINTS, read_study
 from simulator.study_run import run_points
 from simulator.study_store import PointStore
 from simulator.study_table import StudyTable, tabulate
-from simulator.sweep_report import points_table, study_json, write_study
+from simulator.sweep_report import import_for_report, points_table, study_json, write_study
 from simulator.sweep_words import narrate
 
 __all__ = ["SweepOptions", "run_sweep"]
@@ -70,7 +70,8 @@ def run_sweep(file: Path, options: SweepOptions) -> int:
                 outcomes[key] = outcome
                 progress.ended(has_finished=outcome["status"] == "finished")
 
-            run_points(unfinished, executors, keep, progress.running)
+            meanwhile = (lambda: None) if options.no_report else import_for_report
+            run_points(unfinished, executors, keep, progress.running, meanwhile)
     except KeyboardInterrupt:
         _say(f"stopped with {len(outcomes)} of {len(points)} points in {folder}; the same command goes on from there")
         return _STOPPED_BY_KEYBOARD

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,12 @@ from rich.table import Table
 from simulator.measures import COST, Measure
 from simulator.run_folder import write_whole
 from simulator.scenario import ScenarioError
-from simulator.study_effects import SEED, cost_measure, measure_named, over_seeds
+from simulator.study_effects import cost_measure, measure_named
+from simulator.study_point import kvplan_version
 from simulator.study_settings import shown
-from simulator.study_table import Row, StudyTable
+from simulator.study_table import SEED, Row, StudyTable
 
-__all__ = ["points_table", "study_json", "write_study"]
+__all__ = ["import_for_report", "points_table", "study_json", "write_study"]
 
 _SHOWN = ("output_tokens_per_s", "ttft_p50_s", "ttft_p99_s", "tpot_p99_s", "prefix_cache_hit_rate", "preemptions")
 _HEADINGS = {
@@ -61,12 +61,21 @@ def write_study(table: StudyTable, narration: Narration, folder: Path, *, with_r
     return [folder / name for name in writers]
 
 
+def import_for_report() -> None:
+    """Import what a report is drawn with: it takes half a second, which is better spent while others compute."""
+    import simulator.plots_sweep
+    import simulator.report  # noqa: F401
+    from simulator.plots import import_matplotlib
+
+    import_matplotlib()
+
+
 def study_json(table: StudyTable, narration: Narration) -> dict[str, Any]:
     """All of a study but its points' runs, in plain JSON values."""
     study, columns = table.study, table.columns()
     return {
         "study": study.name,
-        "kvplan": version("kvplan"),
+        "kvplan": kvplan_version(),
         "axes": {name: list(values) for name, values in study.axes.items()},
         "shared": _shared(table),
         "slo": dict(study.slo),
@@ -155,7 +164,8 @@ def _report_row(row: Row, table: StudyTable) -> Mapping[str, Any]:
 
 
 def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
-    if not over_seeds(table).finished:
+    means = table.over_seeds
+    if not means.finished:
         return []
     from markupsafe import Markup
 
@@ -163,7 +173,6 @@ def _figures(table: StudyTable) -> Sequence[Mapping[str, Any]]:
     from simulator.plots_sweep import draw_fronts, draw_measures, fronts_inches, has_front, measures_inches
     from simulator.report import inline_svg
 
-    means = over_seeds(table)
     of_seeds = "" if means is table else f" Means over {len(table.study.axes[SEED])} seeds."
     drawn = {"measures": as_svg(partial(draw_measures, means), measures_inches(means))}
     if has_front(means):

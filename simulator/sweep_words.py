@@ -7,9 +7,11 @@ from typing import Any
 
 from simulator.binding import Binding
 from simulator.measures import COST, Measure
-from simulator.study_effects import SEED, Effect, best_of, cost_measure, effects_on, front, measure_named, over_seeds
+from simulator.study_effects import Effect, best_of, cost_measure, effects_on, front, measure_named
 from simulator.study_settings import mistake_in, shown
-from simulator.study_table import Row, StudyTable
+from simulator.study_table import SEED, Row, StudyTable
+from simulator.summary_table import format_seconds, listed
+from simulator.toml_file import is_number
 
 __all__ = ["narrate", "slo_in_words"]
 
@@ -35,7 +37,7 @@ _REMEDIES: Mapping[Binding, str] = {
 
 def narrate(table: StudyTable) -> dict[str, list[str]]:
     """Heading to sentences; a heading with nothing to say is left out. Seeds are told as their means."""
-    means = over_seeds(table)
+    means = table.over_seeds
     sections = {
         "What it found": [*_outcomes(table), *_best_points(means), *_slo(means), *_fronts(means), *_axes(means)],
         "What binds": list(_bindings(means)),
@@ -47,14 +49,12 @@ def narrate(table: StudyTable) -> dict[str, list[str]]:
 
 def slo_in_words(slo: Mapping[str, float]) -> str:
     """TTFT p99 at most 2 s and TPOT p99 at most 50 ms."""
-    from simulator.summary_table import format_seconds
-
     bounds = []
     for column, bound_s in slo.items():
         what, measure, _ = column.split("_")
         name = {"e2e": "end-to-end latency", "queue": "time in queue"}.get(what, what.upper())
         bounds.append(f"{name} {measure} at most {format_seconds(bound_s)}")
-    return _listed(bounds)
+    return listed(bounds)
 
 
 # What it found.
@@ -69,7 +69,7 @@ def _outcomes(table: StudyTable) -> Iterator[str]:
     else:
         lost = Counter(row.status for row in table.unfinished)
         parts = [f"{count} {_lost(status, count)}" for status, count in sorted(lost.items(), reverse=True)]
-        yield f"{finished} of {total} points finished{same}; {_listed(parts)}."
+        yield f"{finished} of {total} points finished{same}; {listed(parts)}."
         yield from _reasons(table.unfinished)
     away = [row for row in table.finished if not row.served_all]
     if away and len(away) == finished:
@@ -150,12 +150,12 @@ def _axes(table: StudyTable) -> Iterator[str]:
         strong = [effect for effect in effects if effect.ratio >= _NOTICEABLE]
         if not strong:
             if effects:
-                yield f"{measure.title} hardly depends on {_listed([effect.axis for effect in effects])}."
+                yield f"{measure.title} hardly depends on {listed([effect.axis for effect in effects])}."
             continue
         first, *others = strong
-        then = f"; then on {_listed([effect.axis for effect in others])}" if others else ""
+        then = f"; then on {listed([effect.axis for effect in others])}" if others else ""
         weak = [effect.axis for effect in effects if effect.ratio < _NOTICEABLE]
-        hardly = f"; hardly on {_listed(weak)}" if weak else ""
+        hardly = f"; hardly on {listed(weak)}" if weak else ""
         most = " most" if len(effects) > 1 else ""
         yield f"{measure.title} depends{most} on {first.axis}: {_span(first)}, all else equal{then}{hardly}."
 
@@ -172,11 +172,11 @@ def _span(effect: Effect) -> str:
 def _bindings(table: StudyTable) -> Iterator[str]:
     for row, whys in _best_rows(table).items():
         if row.binding is not None:
-            yield f"At {row.label} ({_listed(whys)}) {_BINDS[row.binding]}."
+            yield f"At {row.label} ({listed(whys)}) {_BINDS[row.binding]}."
     counts = Counter(row.binding for row in table.finished)
     if len(table.finished) > 2:
         parts = [f"{_short(binding)} at {count}" for binding, count in counts.most_common() if binding is not None]
-        yield f"Of all {len(table.finished)} points that finished: {_listed(parts)}."
+        yield f"Of all {len(table.finished)} points that finished: {listed(parts)}."
 
 
 def _short(binding: Binding) -> str:
@@ -201,14 +201,14 @@ def _ends_of_axes(table: StudyTable) -> Iterator[str]:
     for measure in _key_measures(table):
         for effect in effects_on(table, measure):
             values = table.study.axes[effect.axis]
-            if effect.ratio < _NOTICEABLE or not all(map(_is_number, values)):
+            if effect.ratio < _NOTICEABLE or not all(map(is_number, values)):
                 continue
             best = effect.lowest if measure.better == "low" else effect.highest
             found = _end_with(best, effect.axis, values)
             if found is not None:
                 ends.setdefault((effect.axis, *found), []).append(measure.title)
     for (axis, end, beyond), titles in ends.items():
-        yield f"{_listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
+        yield f"{listed(titles)}: best at the end of {axis}, {end}; {beyond} values were not tried."
 
 
 def _end_with(best: str, axis: str, values: Sequence[Any]) -> tuple[str, str] | None:
@@ -254,9 +254,9 @@ def _limits(table: StudyTable) -> Iterator[str]:
     yield _seeds(table)
     if table.prices:
         dates = sorted({str(price.date) for price in table.prices.values() if price.date is not None})
-        of_dates = f" of {_listed(dates)}" if dates else ""
+        of_dates = f" of {listed(dates)}" if dates else ""
         rates = [f"{name} ${price.dollars_per_hour:g} an hour" for name, price in table.prices.items()]
-        yield f"Prices are those of a table{of_dates}, not yours: {_listed(rates)}."
+        yield f"Prices are those of a table{of_dates}, not yours: {listed(rates)}."
     if any(row.measures.get(COST) is None for row in table.finished):
         yield "Where a GPU has no known price, cost is unknown: state it in [prices]; GPU hours stand in for it."
     yield "Cost is at the load of the trace: a GPU is paid for while it idles, too."
@@ -305,10 +305,6 @@ def _inside(title: str) -> str:
     return title if title[1:2].isupper() else title[:1].lower() + title[1:]
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
@@ -319,7 +315,3 @@ def _pointed(rows: Sequence[Row]) -> str:
     if len(rows) > _SHOWN_OF_FRONT:
         labels.append(f"{len(rows) - _SHOWN_OF_FRONT} more")
     return f"{'; '.join(labels[:-1])}; and {labels[-1]}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -10,7 +10,7 @@ from kvcache.managers import SingleTypeManager
 from kvcache.watching import Shortage, WatchedManager
 from simulator.batch import Batch
 from simulator.prefix_history import PrefixHistory
-from simulator.queue_watch import QueueWatch, Refusal
+from simulator.queue_watch import QueueWatch, Refusal, queue_since
 from simulator.recorder import TOO_LARGE
 from simulator.request import Request
 from simulator.scheduler import Scheduler
@@ -124,12 +124,16 @@ class Watcher:
         """The same requests."""
         for request in arrivals:
             yield request  # comes back once the request is delivered
-            self._names[id(request.blocks)] = request.request_id
-            self._history.begin(request.blocks)
-            if self._request is None and request.request_id == self._request_id:
-                self._request = request
-                self._history.own = request.blocks
-                self._attempt = _Attempt(QueueWatch(request, request.arrival_s))
+            self.arrived(request, request.arrival_s)
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        """A request was delivered just now: in a fleet it may have waited for that."""
+        self._names[id(request.blocks)] = request.request_id
+        self._history.begin(request.blocks)
+        if self._request is None and request.request_id == self._request_id:
+            self._request = request
+            self._history.own = request.blocks
+            self._attempt = _Attempt(queue_since(request, now_s))
 
     def rejected(self, request: Request, reason: str) -> None:
         """A request was turned away at the door."""

@@ -104,5 +104,6 @@ def test_requests_of_two_replicas_are_not_explained(kvplan, trace):  # noqa: F81
     )  # fmt: skip
     done = kvplan("explain", "here", "1")
     assert (done.code, done.err) == (
-        2, "kvplan: here is the run of a fleet: kvplan explains requests of a single server only\n",
-    )  # fmt: skip
+        2,
+        "kvplan: here is a run of prefill and decode replicas: kvplan explains requests that one replica serves only\n",
+    )

@@ -11,7 +11,8 @@ import pytest
 from kvcache.hit_report import report_hit
 from simulator import Scenario, ScenarioError, simulate
 from simulator.engine import run_to_the_end
-from simulator.explain import explain, explain_run, scenario_of_run
+from simulator.explain import explain
+from simulator.explain_run import explain_run, scenario_of_run
 from simulator.latency import ConstantStepTimes
 from simulator.run_folder import write_run
 from simulator.watcher import Watcher

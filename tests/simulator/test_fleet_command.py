@@ -100,9 +100,10 @@ def test_a_fleet_has_no_timeline(kvplan, trace, tmp_path):  # noqa: F811
     assert not (tmp_path / "here").exists()
 
 
-def test_requests_of_a_fleet_are_not_explained(kvplan, trace):  # noqa: F811
+def test_a_request_of_a_fleet_is_explained_also_where_its_trace_has_moved(kvplan, trace):  # noqa: F811
     kvplan(*SIMULATE, "--trace", trace, "--replicas", 2, "--no-report", "--out", "here")
-    done = kvplan("explain", "here", "1")
-    assert (done.code, done.err) == (
-        2, "kvplan: here is the run of a fleet: kvplan explains requests of a single server only\n",
-    )  # fmt: skip
+    trace.rename("moved.jsonl")
+    assert kvplan("explain", "here", "2").code == 2
+    done = kvplan("explain", "here", "2", "--trace", "moved.jsonl")
+    assert (done.code, done.err) == (0, "")
+    assert "The router sends it to replica 1." in done.out

@@ -106,6 +106,21 @@ def test_the_nearest_cheaper_fleet_is_the_dearest_that_was_seen_to_fail():
     assert (nearest.choice.name, nearest.num_replicas) == ("b", 3)
 
 
+def test_what_costs_the_same_is_not_cheaper():
+    """Of equal prices the name decides, and `a` fails; but what is told beside the answer costs less than it."""
+    search = Search([choice("a", 4.0), choice("b", 2.0, guess=2)], World({"a": 9, "b": 2}), Limits(max_gpus=2))
+    assert search.run() == Candidate(search.choices[1], 2)
+    assert Candidate(search.choices[0], 1) in search.verdicts
+    assert search.nearest_cheaper() == search.dearest_below_best() == Candidate(search.choices[1], 1)
+
+
+def test_the_next_best_can_be_looked_for_among_some_choices():
+    choices = [choice("a", 1.0), choice("b", 2.0), choice("c", 3.0)]
+    search = Search(choices, World({"a": 1, "b": 1, "c": 2}))
+    search.run()
+    assert search.next_best(1, 6, choices[2:]) == [Candidate(choices[2], 2)]
+
+
 @dataclass
 class Judged(World):
     """The same, and fleets that do not hold have queues that grow."""

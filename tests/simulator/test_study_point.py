@@ -79,7 +79,7 @@ def test_a_trace_counts_by_its_contents_not_by_its_place(tmp_path):
 
 def test_another_version_is_another_point(monkeypatch):
     before = point().key
-    monkeypatch.setattr("simulator.study_point.version", lambda name: "99.0")
+    monkeypatch.setattr("simulator.study_point.kvplan_version", lambda: "99.0")
     assert point().key != before
 
 

@@ -46,6 +46,18 @@ def run_by(executors, study):
     return contents(tabulate(study, outcomes, known_prices()))
 
 
+def test_while_points_run_there_is_time_for_something_else(study):
+    """Once, when the first points are given out, and before any outcome is taken."""
+    points, events = {each.point.key: each.point for each in study.points}, []
+    run_points(
+        points, ThisProcess(),
+        on_outcome=lambda key, outcome: events.append("outcome"),
+        on_running=lambda num_running: events.append(num_running) if not events else None,
+        meanwhile=lambda: events.append("meanwhile"),
+    )  # fmt: skip
+    assert events == [1, "meanwhile", *["outcome"] * len(points)]
+
+
 # ---------------------------------------------------------------------------------------------------- resuming
 
 

@@ -3,7 +3,7 @@
 import datetime
 
 from simulator.prices import Price
-from simulator.study_effects import effects_on, front, measure_named, over_seeds
+from simulator.study_effects import effects_on, front, measure_named
 from simulator.sweep_words import narrate, slo_in_words
 from tests.simulator.studies import made_up
 
@@ -182,7 +182,7 @@ def test_a_point_of_which_a_seed_was_lost_has_no_mean():
     axes = {"block_size": (16, 32), "seed": (0, 1)}
     rows = [({"block_size": block, "seed": seed}, {}) for block in (16, 32) for seed in (0, 1)]
     table = made_up(axes, [*rows[:3], (rows[3][0], "no")])
-    means = [(row.label, row.status) for row in over_seeds(table).rows]
+    means = [(row.label, row.status) for row in table.over_seeds.rows]
     assert means == [("block_size 16", "finished"), ("block_size 32", "refused")]
 
 
