@@ -1,6 +1,7 @@
 """Which model of step times a server gets: what `--step-times` asks for."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ from simulator.latency import ConstantStepTimes, StepTimes
 from simulator.roofline import Roofline
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["step_times_notes", "step_times_of"]
+__all__ = ["calibration_at", "step_times_notes", "step_times_of"]
+
+BUILT_IN = ("roofline", "silicon")
+"""Models of step times that need no file."""
+
+
+def calibration_at(chosen: str) -> Path | None:
+    """The file that `--step-times` names, if it names one."""
+    return None if chosen in BUILT_IN else Path(chosen)
 
 
 def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTimes:
@@ -37,7 +46,7 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
 def step_times_notes(scenario: Mapping[str, Any]) -> list[str]:
     """What a person should know of the step times of a run: a line each. `scenario`: as it was resolved."""
     chosen = scenario.get("step_times", "roofline")
-    if chosen in {"roofline", "silicon"}:
+    if chosen in BUILT_IN:
         return []
     from simulator.calibration_file import read_calibration
 
@@ -50,9 +59,7 @@ def _file(chosen: str) -> Path:
     """The calibration that a person named, who may have meant something else."""
     file = Path(chosen)
     if not file.exists() and file.suffix != ".toml":
-        from difflib import get_close_matches
-
-        near = get_close_matches(chosen, ["roofline", "silicon"], n=1)
+        near = get_close_matches(chosen, BUILT_IN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ScenarioError(f"--step-times: must be roofline, silicon or a FILE.toml, got {chosen!r}{hint}")
     return file

@@ -12,6 +12,7 @@ from simulator.deployment import deploy
 from simulator.efficiencies import Efficiencies
 from simulator.latency import ConstantStepTimes
 from simulator.scenario import ScenarioError
+from simulator.study_file import Study, read_study
 from tests.simulator.measured_steps import ACHIEVED, decode, roofline_of
 
 FITTED = Calibration(
@@ -116,3 +117,31 @@ def test_no_overlap_but_one_is_infinite(file):
     assert read_calibration(file).efficiencies.matmul_overlap == inf
     file.write_text(calibration_text(FITTED).replace("step_s = 0.0021", "step_s = inf"))
     assert "efficiencies.step_s must be less than inf" in refusal(file)
+
+
+# In a study
+
+
+def study(folder: Path, gpu: str = "l4") -> Study:
+    (folder / "study.toml").write_text(
+        f'[base]\nmodel = "llama-3.1-8b"\ngpu = "{gpu}"\nmax_model_len = 4096\nstep_times = "l4.toml"\n'
+        "[grid]\nnum_requests = [2, 3]\n"
+    )
+    return read_study(folder / "study.toml")
+
+
+def test_a_study_finds_the_file_beside_its_own(file, tmp_path):
+    assert {point.point.scenario.step_times for point in study(tmp_path).points} == {str(file)}
+
+
+def test_a_point_is_another_one_with_another_calibration(file, tmp_path):
+    """Or a study would go on with what the one before has found."""
+    before = [point.point.key for point in study(tmp_path).points]
+    file.write_text(calibration_text(FITTED).replace("kv_bandwidth = 0.88", "kv_bandwidth = 0.7"))
+    assert set(before).isdisjoint(point.point.key for point in study(tmp_path).points)
+
+
+def test_a_study_says_where_the_file_is_wrong(file, tmp_path):
+    file.write_text("")
+    with pytest.raises(ScenarioError, match="step_times"):
+        study(tmp_path)
