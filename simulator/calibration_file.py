@@ -129,7 +129,8 @@ def read_calibration(file: Path) -> Calibration:
 
 
 def _first_line(error: ValidationError, prefix: str = "") -> str:
-    mistake = error.errors()[0]
+    mistakes = error.errors()
+    mistake = next((each for each in mistakes if each["type"] == "extra_forbidden"), mistakes[0])  # a typo is both
     name = prefix + ".".join(map(str, mistake["loc"]))
     if mistake["type"] == "missing":
         return f"{name} is missing: was the file written by `kvplan calibrate`?"

@@ -44,7 +44,7 @@ def calibrate(  # noqa: PLR0917  a flag each
     own flags.
 
     Examples: kvplan calibrate steps.csv --model llama-3.1-8b --gpu l4 --out l4.toml
-    kvplan calibrate bench.json --model llama-3.1-8b --gpu l4 --max-num-seqs 128 --first 200 --out l4.toml
+    kvplan calibrate bench.json --model llama-3.1-8b --gpu l4 --first 200 --out l4.toml
     """
     settings = dict(locals())
     for name in ("file", "out", "first", "as_json"):

@@ -32,6 +32,8 @@ class Deployment:
     layout: KVCacheLayout
     cache_settings: CacheSettings
     scheduler_settings: SchedulerSettings
+    other_step_times: StepTimes | None = None
+    """Instead of those that the scenario asks for."""
 
     def new_scheduler(self, manager: KVCacheManager | None = None, source: KVSource | None = None) -> Scheduler:
         """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow.
@@ -47,7 +49,7 @@ class Deployment:
     @cached_property
     def step_times(self) -> StepTimes:
         """How long steps take on this server."""
-        return step_times_of(self.scenario, self.model, self.gpu)
+        return self.other_step_times or step_times_of(self.scenario, self.model, self.gpu)
 
     def describe(self) -> dict[str, object]:
         """The pool in plain JSON values."""

@@ -1,5 +1,6 @@
 """Which model of step times a server gets: what `--step-times` asks for."""
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from models_configs import Model
@@ -10,7 +11,15 @@ from simulator.result import Result
 from simulator.roofline import Roofline
 from simulator.scenario import Scenario, ScenarioError
 
-__all__ = ["step_times_of", "step_times_sources"]
+__all__ = ["calibration_at", "step_times_of", "step_times_sources"]
+
+BUILT_IN = ("roofline", "silicon")
+"""Models of step times that need no file."""
+
+
+def calibration_at(chosen: str) -> Path | None:
+    """The file that `--step-times` names, if it names one."""
+    return None if chosen in BUILT_IN else Path(chosen)
 
 
 def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTimes:
@@ -61,9 +70,7 @@ def _file(chosen: str) -> Path:
     """The calibration that a person named, who may have meant something else."""
     file = Path(chosen)
     if not file.exists() and file.suffix != ".toml":
-        from difflib import get_close_matches
-
-        near = get_close_matches(chosen, ["roofline", "silicon"], n=1)
+        near = get_close_matches(chosen, BUILT_IN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ScenarioError(f"--step-times: must be roofline, silicon or a FILE.toml, got {chosen!r}{hint}")
     return file

@@ -132,9 +132,7 @@ class Rtx4090Run:
 
 def validate(run: Rtx4090Run, step_times: StepTimes) -> Validation:
     """Replay the run with other step times than the server's own."""
-    deployment = deploy(SCENARIO)
-    deployment.__dict__["step_times"] = step_times
-    result = simulate_on(deployment, run.trace)
+    result = simulate_on(replace(deploy(SCENARIO), other_step_times=step_times), run.trace)
     rows = result.requests.assign(number=result.requests["request_id"].astype(int)).sort_values("number")
     names = ("arrival_s", "first_token_s", "finish_s")
     arrival_s, first_s, last_s = (rows[name].to_numpy() for name in names)
