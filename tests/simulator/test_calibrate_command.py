@@ -120,8 +120,8 @@ def test_a_model_that_was_not_measured_is_said(kvplan, tmp_path):
         "simulate", "gemma-3-1b", "--gpu", "h100-80gb", "--num-requests", 3, "--step-times", "h100.toml", "--no-report"
     )
     assert run.err == (
-        "kvplan: --step-times: h100.toml was fitted with model llama-3.1-8b, not gemma-3-1b:"
-        " efficiencies carry over in part\n"
+        "kvplan: step times: roofline as calibrated in h100.toml; fitted with model llama-3.1-8b, not gemma-3-1b,"
+        " so it carries over in part\n"
     )
 
 

@@ -108,9 +108,9 @@ def test_a_file_that_was_changed_by_hand_is_read_with_care(file, written, meant,
 
 
 def test_another_model_is_said():
-    (note,) = FITTED.notes("l4.toml", "gemma-3-1b", "bfloat16", "auto")
-    assert note == "l4.toml was fitted with model llama-3.1-8b, not gemma-3-1b: efficiencies carry over in part"
-    assert FITTED.notes("l4.toml", "llama-3.1-8b", "bfloat16", "auto") == []
+    (note,) = FITTED.notes("gemma-3-1b", "bfloat16", "auto")
+    assert note == "fitted with model llama-3.1-8b, not gemma-3-1b, so it carries over in part"
+    assert FITTED.notes("llama-3.1-8b", "bfloat16", "auto") == []
 
 
 def test_no_overlap_but_one_is_infinite(file):
