@@ -18,6 +18,8 @@ __all__ = ["HEIGHT_INCHES", "draw_errors", "draw_sample"]
 HEIGHT_INCHES = 3.9
 MARKERS = "os^DvP"
 MEASURES = (("tpot", "TPOT"), ("ttft", "TTFT"))
+SOME = 5
+"""Rows that are worth a box."""
 SHOWN = 1.0
 """Errors beyond are drawn at the edge."""
 
@@ -58,7 +60,7 @@ def draw_errors(table: pd.DataFrame, figure: FigureBase) -> None:
     """Errors by requests in flight: a box from quartile to quartile, whiskers to the tenth and the ninetieth part."""
     panels = figure.subplots(1, 2, sharey=True)
     levels = sorted(table["concurrency"].unique())
-    shown = [level for level in levels if (table["concurrency"] == level).sum() >= 5]
+    shown = [level for level in levels if (table["concurrency"] == level).sum() >= SOME] or levels
     for axes, (measure, name), colour in zip(panels, MEASURES, LINE_COLOURS, strict=False):
         errors = [table.loc[table["concurrency"] == level, f"{measure}_error"].to_numpy() for level in shown]
         boxes = axes.boxplot(
