@@ -5,11 +5,14 @@ kernels that were measured (`silicon`).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from simulator.batch import Batch
 
-__all__ = ["ConstantStepTimes", "StepTimes", "Work"]
+__all__ = ["STATED", "ConstantStepTimes", "StepTimes", "Work"]
+
+STATED = "stated"
+"""Where step times are from that a person says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,8 @@ class StepTimes(Protocol):
 class ConstantStepTimes:
     """Every step takes the same time: for tests, and a reader's first experiment."""
 
-    NAME: ClassVar[str] = "stated"
-
     seconds: float
-    source: str = NAME
+    source: str = STATED
 
     def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""

@@ -10,7 +10,7 @@ from simulator.hardware import Gpu
 from simulator.kernel_step_times import KernelStepTimes
 from simulator.kernel_tables import Curve, Kernels, Surface
 from simulator.latency import StepTimes
-from simulator.roofline import Roofline
+from simulator.roofline import ROOFLINE, Roofline
 from simulator.silicon import KNOWN_MODELS, NoKernelsError, has_tables, measured_kernels
 
 __all__ = ["silicon_step_times"]
@@ -54,7 +54,7 @@ def silicon_step_times(
         return KernelStepTimes(scaled, peaks, efficiencies, source)
     if not has_tables(gpu):
         missing = f"there are no measured kernels on {gpu.name}"
-    return Roofline(model, *server, efficiencies, f"{Roofline.NAME}: {missing}")
+    return Roofline(model, *server, efficiencies, f"{ROOFLINE}: {missing}")
 
 
 def _names_of(model: Model) -> list[str]:

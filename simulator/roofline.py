@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar
 
 from models_configs import Everything, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
@@ -21,7 +20,10 @@ from simulator.efficiencies import PRICED, Efficiencies
 from simulator.hardware import Gpu
 from simulator.latency import Work
 
-__all__ = ["Roofline"]
+__all__ = ["ROOFLINE", "Roofline"]
+
+ROOFLINE = "roofline"
+"""Where step times are from that have default efficiencies."""
 
 
 def _overlapped_s(compute_s: float, traffic_s: float, overlap: float) -> float:
@@ -138,8 +140,6 @@ class Roofline:
     few multiplications for each stage and prefill chunk.
     """
 
-    NAME: ClassVar[str] = "roofline"
-
     def __init__(
         self,
         model: Model,
@@ -147,7 +147,7 @@ class Roofline:
         tensor_parallel: int = 1,
         kv_cache_dtype: str = "auto",
         efficiencies: Efficiencies | None = None,
-        source: str = NAME,
+        source: str = ROOFLINE,
     ) -> None:
         """Precompute. `source`: what is known of the efficiencies, in words.
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from models_configs import Model
 from simulator.efficiencies import Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
-from simulator.latency import ConstantStepTimes, StepTimes
+from simulator.latency import STATED, ConstantStepTimes, StepTimes
 from simulator.result import Result
-from simulator.roofline import Roofline
+from simulator.roofline import ROOFLINE, Roofline
 from simulator.scenario import Scenario, ScenarioError
 
 __all__ = ["calibration_at", "step_times_of", "step_times_sources"]
@@ -31,7 +31,7 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
         return ConstantStepTimes(scenario.step_time_s)
     if gpu is None:
         raise ScenarioError("--gpu: is needed to tell how long steps take; or state --step-time-s")
-    efficiencies, source = efficiencies_of(gpu, async_scheduling=scenario.async_scheduling), Roofline.NAME
+    efficiencies, source = efficiencies_of(gpu, async_scheduling=scenario.async_scheduling), ROOFLINE
     if chosen == "silicon":
         return _silicon(scenario, model, gpu, efficiencies)
     if chosen != "roofline":
@@ -48,7 +48,7 @@ def step_times_sources(result: Result) -> list[str]:
     """Where the step times of a run's servers are from, where that is neither the roofline nor stated: a line each."""
     servers = [replica["capacity"] for replica in result.summary.get("replicas", [])] or [result.capacity]
     sources = dict.fromkeys(server["step_times"] for server in servers)
-    return [source for source in sources if source not in {Roofline.NAME, ConstantStepTimes.NAME}]
+    return [source for source in sources if source not in {ROOFLINE, STATED}]
 
 
 def _silicon(scenario: Scenario, model: Model, gpu: Gpu, efficiencies: Efficiencies) -> StepTimes:
