@@ -52,7 +52,7 @@ TRUSTED_PART = 0.9
 _ORDER = (
     "weight_bandwidth", "matmul_compute", "kv_bandwidth", "expert_bandwidth", "expert_compute",
     "prefill_attention_compute", "scan_compute", "link_bandwidth", "step_s", "request_layer_s",
-    "decode_attention_compute", "layer_s", "request_s", "all_reduce_rank_s",
+    "decode_attention_compute", "layer_s", "request_s", "expert_layer_s", "rounding_layer_s", "all_reduce_s",
 )  # fmt: skip
 _FIELDS = [PRICED.index(name) for name in _ORDER]
 

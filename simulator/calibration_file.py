@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from simulator.calibration import HIGHEST_SHARE
-from simulator.efficiencies import COSTS, SHARES, Efficiencies
+from simulator.efficiencies import COSTS, SHAPES, SHARES, Efficiencies
 from simulator.scenario import AttentionDtype, ScenarioError
 from simulator.toml_file import read_toml
 
@@ -42,9 +42,9 @@ class KindError(BaseModel):
 _EfficienciesTable = create_model(  # a field for each of `Efficiencies`, so that none is forgotten
     "_EfficienciesTable",
     __config__=_STRICT,
-    **dict.fromkeys(SHARES, (Share, ...)),  # type: ignore[call-overload]
-    **dict.fromkeys(COSTS, (Cost, ...)),
-    matmul_overlap=(Annotated[float, Field(ge=1)], ...),
+    **dict.fromkeys(SHARES, (Share, ...))  # type: ignore[call-overload]
+    | dict.fromkeys((*COSTS, *SHAPES), (Cost, ...))
+    | {"matmul_overlap": (Annotated[float, Field(ge=1)], ...)},
 )
 
 
@@ -100,7 +100,7 @@ def calibration_text(calibration: Calibration) -> str:
             lines.append(f"{name} = {_toml(value)}")
     lines += [f"fitted = [{', '.join(map(_toml, calibration.fitted))}]", "", "[efficiencies]"]
     efficiencies = calibration.efficiencies
-    lines += [f"{name} = {getattr(efficiencies, name)!r}" for name in (*SHARES, *COSTS, "matmul_overlap")]
+    lines += [f"{name} = {getattr(efficiencies, name)!r}" for name in (*SHARES, *COSTS, *SHAPES)]
     for error in calibration.errors:
         lines += ["", "[[errors]]"]
         lines += [f"{name} = {_toml(value)}" for name, value in error.model_dump().items()]
@@ -135,7 +135,7 @@ def _first_line(error: ValidationError, prefix: str = "") -> str:
     if mistake["type"] == "missing":
         return f"{name} is missing: was the file written by `kvplan calibrate`?"
     if mistake["type"] == "extra_forbidden":
-        known = (*SHARES, *COSTS, "matmul_overlap") if prefix else tuple(Calibration.model_fields)
+        known = (*SHARES, *COSTS, *SHAPES) if prefix else tuple(Calibration.model_fields)
         near = get_close_matches(str(mistake["loc"][-1]), known, n=1)
         return f"unknown {name}" + (f"; did you mean {near[0]}?" if near else "")
     return f"{name} {mistake['msg'].replace('Input should be', 'must be')}, got {mistake['input']!r}"

@@ -1,11 +1,16 @@
-"""What servers reach of their hardware's peaks, and what a step costs besides."""
+"""What servers reach of their hardware's peaks, and what a step costs besides.
 
+`python -m benchmarks.efficiencies` prints the figures of kernels from which `GENERATIONS` was written.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
-from simulator.hardware import Gpu
+from models_configs.quantization import WeightFormat
+from simulator.hardware import Generation, Gpu
 
-__all__ = ["COSTS", "PRICED", "SHARES", "Efficiencies", "efficiencies_of"]
+__all__ = ["COSTS", "FORMATS", "GENERATIONS", "PRICED", "SHAPES", "SHARES", "Efficiencies", "efficiencies_of"]
 
 SHARES = (
     "matmul_compute",
@@ -19,61 +24,91 @@ SHARES = (
     "link_bandwidth",
 )
 """Parts of a peak: what they time takes the longer the smaller they are."""
-COSTS = ("all_reduce_rank_s", "step_s", "layer_s", "request_s", "request_layer_s")
+COSTS = (
+    "all_reduce_s",
+    "step_s",
+    "layer_s",
+    "rounding_layer_s",
+    "expert_layer_s",
+    "request_s",
+    "request_layer_s",
+)
 """Seconds."""
 PRICED = (*SHARES, *COSTS)
 """What a step's time can be dealt out to."""
+FORMATS = (
+    "fp8_matmul",
+    "nvfp4_matmul",
+    "fp8_expert",
+    "fp8_block_expert",
+    "mxfp4_expert",
+    "nvfp4_expert",
+    "int4_expert",
+)
+"""What kernels of narrow weights reach, as a part of what those of 16 bits do: each of the peak of its own units."""
+SHAPES = (*FORMATS, "prefill_attention_pairs", "matmul_overlap")
+"""How times bend: not priced, and the same for all servers with a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiencies:
     """What a server reaches of its hardware's peaks, and what each step costs besides.
 
-    Defaults, to be calibrated against measurements of one's own server. Kernel figures are those of vLLM
-    0.24 on an H100, from the tables in PyPI aiconfigurator-core 0.12.0 (systems/data/h100_sxm). With them
-    the time per output token under steady load lies about 8 % on average from 159 published measurements
-    of vLLM with Llama-3.1-70B in FP8, and 13 % from 217 with gpt-oss-120b, on 1 to 8 H100, H200 and B200
-    (systems/silicon_sample.csv, overloaded runs left out).
+    The defaults stand for GPUs whose kernels nobody has published: they lie in the middle of `GENERATIONS`. All of
+    them are meant to be calibrated against measurements of one's own server.
     """
 
     matmul_compute: float = 0.70
-    """Of peak FLOP/s in projections and dense MLPs: the kernels alone reach 0.80 from 512 tokens on;
-    norms, rotary positions and activations between them take the rest."""
-    expert_compute: float = 0.40
-    """The same for routed experts: the grouped kernels alone reach 0.41 to 0.57 with 8,192 tokens,
-    depending on how evenly these choose."""
-    prefill_attention_compute: float = 0.55
-    """Of peak FLOP/s: 0.40 for 2,048 new tokens, 0.60 for 8,192 (128 elements a head)."""
+    """Of peak FLOP/s in projections and dense MLPs with 16 bits. Norms, rotary positions and activations, which read
+    and write all that passes between those, are in it: they take 8 % of a dense layer's time."""
+    expert_compute: float = 0.31
+    """The same for routed experts, without norms."""
+    prefill_attention_compute: float = 0.57
+    """Of peak FLOP/s in long prompts, with heads of 128 elements."""
     decode_attention_compute: float = 0.30
     """Of peak FLOP/s, for one query at a time. Assumed; seldom what limits."""
     scan_compute: float = 0.02
-    """Of peak FLOP/s in a Mamba scan, which runs on vector and exponential units: those of an H100
-    reach 0.07 of its matrix peak, and a third of that is assumed."""
-    weight_bandwidth: float = 0.83
-    """Of memory bandwidth while weights are read: 2,780 GB/s of 3,350 for 1 to 128 tokens."""
-    expert_bandwidth: float = 0.65
-    """The same for routed experts: 0.5 for 4 tokens, 0.7 for 128 (gpt-oss-120b)."""
-    kv_bandwidth: float = 0.75
-    """Of memory bandwidth while KV is read: 0.6 for a small batch, 0.9 for a large one."""
-    link_bandwidth: float = 0.65
-    """Of the one-way link rate in an all-reduce: 0.6 to 0.7 for 64 MB and more over 2 to 8 GPUs."""
-    all_reduce_rank_s: float = 2e-6
-    """Latency of one all-reduce, for each rank: NCCL takes 6, 10 and 16 microseconds over 2, 4 and 8."""
-    step_s: float = 0.5e-3
-    """Scheduling, input preparation and sampling that are not hidden behind the GPU: what the published
-    measurements leave unexplained, together with the next."""
-    layer_s: float = 25e-6
-    """Launches, norms and the shortest attention kernel of one layer: 11 to 14 microseconds for the last
-    alone."""
-    request_layer_s: float = 0.2e-6
-    """For each decoding request in each attention kernel: 0.44 ms for 2,048 requests of one token each."""
+    """Of peak FLOP/s in a Mamba scan, which runs on vector and exponential units: those of an H100 reach 0.07 of its
+    matrix peak, and a third of that is assumed."""
+    weight_bandwidth: float = 0.80
+    """Of memory bandwidth while weights are read."""
+    expert_bandwidth: float = 0.85
+    """The same for routed experts, of those that are expected to be hit when tokens choose evenly: they do not, so
+    fewer are read."""
+    kv_bandwidth: float = 0.80
+    """Of memory bandwidth while KV is read."""
+    link_bandwidth: float = 0.57
+    """Of the one-way link rate in an all-reduce."""
+    all_reduce_s: float = 6e-6
+    """Latency of one all-reduce."""
+    step_s: float = 0.3e-3
+    """Scheduling, input preparation and sampling that are not hidden behind the GPU: what published measurements leave
+    unexplained."""
+    layer_s: float = 35e-6
+    """What a layer takes whatever it computes: beginnings of four matrix products and an attention kernel, and three
+    small kernels between them."""
+    rounding_layer_s: float = 16e-6
+    """Rounding activations to 8 or 4 bits before a layer's four matrix products, where its weights are so narrow."""
+    expert_layer_s: float = 25e-6
+    """Routing, sorting tokens by expert, and the beginnings of the grouped kernels: what a layer of routed experts
+    takes longer than a dense one."""
+    request_layer_s: float = 0.03e-6
+    """For each decoding request in each attention kernel."""
     request_s: float = 0.0
     """Host work for each request of a step that is not hidden behind the GPU: asynchronous scheduling hides it."""
-    matmul_overlap: float = inf
+    fp8_matmul: float = 0.7
+    nvfp4_matmul: float = 0.65
+    fp8_expert: float = 0.7
+    fp8_block_expert: float = 0.5
+    mxfp4_expert: float = 0.8
+    nvfp4_expert: float = 0.5
+    int4_expert: float = 0.5
+    prefill_attention_pairs: float = 400.0
+    """Pairs of tokens that take as long as what a prompt's attention does for each new token besides."""
+    matmul_overlap: float = 2.0
     """How well arithmetic and reading overlap in matrix products, routed experts' too: they take the norm of this
     order of both. inf: the slower hides the other. 1: one follows the other. In between the way from one limit to
-    the other bends: kernels of an RTX 4090 need 14 % longer for 64 tokens than for 1, and twice as long for 272 as
-    for 64."""
+    the other bends."""
 
     @classmethod
     def at_peak(cls) -> "Efficiencies":
@@ -82,11 +117,70 @@ class Efficiencies:
         How many experts a step reads depends on how tokens choose: their weights cost nothing here.
         """
         return cls(
-            matmul_compute=1, expert_compute=1, prefill_attention_compute=1, decode_attention_compute=1,
-            scan_compute=1, weight_bandwidth=1, expert_bandwidth=inf, kv_bandwidth=1, link_bandwidth=1,
-            all_reduce_rank_s=0, step_s=0, layer_s=0, request_layer_s=0,
-        )  # fmt: skip
+            **dict.fromkeys((*SHARES, *FORMATS), 1.0)
+            | dict.fromkeys(COSTS, 0.0)
+            | {"expert_bandwidth": inf, "prefill_attention_pairs": 0.0, "matmul_overlap": inf}
+        )
 
+    def matmul_share(self, weight_format: WeightFormat | None) -> float:
+        """Of the peak of the units that multiply weights of this format."""
+        parts = {"fp8": self.fp8_matmul, "fp8 in blocks": self.fp8_matmul, "nvfp4": self.nvfp4_matmul}
+        return self.matmul_compute * (parts.get(weight_format.name, 1.0) if weight_format else 1.0)
+
+    def expert_share(self, weight_format: WeightFormat | None) -> float:
+        """The same for routed experts."""
+        parts = {
+            "fp8": self.fp8_expert,
+            "fp8 in blocks": self.fp8_block_expert,
+            "mxfp4": self.mxfp4_expert,
+            "nvfp4": self.nvfp4_expert,
+            "int4": self.int4_expert,
+        }
+        return self.expert_compute * (parts.get(weight_format.name, 1.0) if weight_format else 1.0)
+
+
+GENERATIONS: Mapping[Generation, Efficiencies] = {
+    # a100_sxm, vLLM 0.14; narrow weights are widened to 16 bits, which is assumed to cost nothing
+    "ampere": Efficiencies(
+        matmul_compute=0.80, expert_compute=0.28, prefill_attention_compute=0.57, prefill_attention_pairs=230,
+        weight_bandwidth=0.75, expert_bandwidth=0.85, kv_bandwidth=0.76,
+        all_reduce_s=6e-6, link_bandwidth=0.56, layer_s=50e-6, expert_layer_s=25e-6,
+        fp8_matmul=1, nvfp4_matmul=1, fp8_expert=1, fp8_block_expert=1, mxfp4_expert=1, nvfp4_expert=1, int4_expert=1,
+    ),
+    # l40s
+    "ada": Efficiencies(
+        matmul_compute=0.55, fp8_matmul=0.80, expert_compute=0.32, fp8_expert=0.65, fp8_block_expert=0.65,
+        mxfp4_expert=0.97, int4_expert=1.15, prefill_attention_compute=0.53, prefill_attention_pairs=280,
+        weight_bandwidth=0.74, expert_bandwidth=0.85, kv_bandwidth=0.79,
+        all_reduce_s=12e-6, link_bandwidth=0.60, layer_s=20e-6, rounding_layer_s=8e-6, expert_layer_s=5e-6,
+    ),
+    # h100_sxm, h200_sxm
+    "hopper": Efficiencies(
+        matmul_compute=0.72, fp8_matmul=0.77, expert_compute=0.34, fp8_expert=0.50, fp8_block_expert=0.50,
+        mxfp4_expert=0.91, int4_expert=0.50, prefill_attention_compute=0.68, prefill_attention_pairs=570,
+        weight_bandwidth=0.85, expert_bandwidth=0.88, kv_bandwidth=0.85,
+        all_reduce_s=5e-6, link_bandwidth=0.63, layer_s=35e-6, rounding_layer_s=16e-6, expert_layer_s=32e-6,
+        request_layer_s=0.04e-6,
+    ),
+    # b200_sxm, gb200
+    "blackwell": Efficiencies(
+        matmul_compute=0.64, fp8_matmul=0.65, nvfp4_matmul=0.62, expert_compute=0.33, fp8_expert=0.75,
+        fp8_block_expert=0.36, mxfp4_expert=0.60, nvfp4_expert=0.45, int4_expert=0.24,
+        prefill_attention_compute=0.60, prefill_attention_pairs=700,
+        weight_bandwidth=0.80, expert_bandwidth=0.88, kv_bandwidth=0.92,
+        all_reduce_s=8e-6, link_bandwidth=0.50, layer_s=35e-6, rounding_layer_s=16e-6, expert_layer_s=16e-6,
+        request_layer_s=0.015e-6,
+    ),
+    # rtx_pro_6000_server
+    "blackwell-rtx": Efficiencies(
+        matmul_compute=0.78, fp8_matmul=0.91, nvfp4_matmul=0.73, expert_compute=0.31, fp8_expert=0.70,
+        fp8_block_expert=0.70, mxfp4_expert=0.55, nvfp4_expert=0.60, int4_expert=1.35,
+        prefill_attention_compute=0.65, prefill_attention_pairs=320,
+        weight_bandwidth=0.80, expert_bandwidth=0.88, kv_bandwidth=0.82,
+        all_reduce_s=8e-6, link_bandwidth=0.45, layer_s=28e-6, rounding_layer_s=12e-6, expert_layer_s=26e-6,
+        request_layer_s=0.02e-6,
+    ),
+}  # fmt: skip
 
 SYNC_STEP_S, SYNC_REQUEST_S = 1.6e-3, 30e-6
 """What a step and each of its requests take besides where a step is planned only after the one before it: from a tenth
@@ -94,6 +188,6 @@ of the published measurements of vLLM 0.12 with Qwen3-32B (docs/validation.md)."
 
 
 def efficiencies_of(gpu: Gpu, *, async_scheduling: bool) -> Efficiencies:
-    """The defaults for a GPU."""
-    efficiencies = Efficiencies()
+    """Those of the GPU's generation; the defaults where there are no tables of it."""
+    efficiencies = GENERATIONS.get(gpu.generation, Efficiencies())
     return efficiencies if async_scheduling else replace(efficiencies, step_s=SYNC_STEP_S, request_s=SYNC_REQUEST_S)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from models_configs import Everything, MixingCost, Model, Reach, Routing
+from models_configs import Everything, Layer, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
 from simulator.batch import Batch
 from simulator.efficiencies import PRICED, Efficiencies
@@ -110,6 +110,8 @@ class _AttentionStage:
 
     reach: Reach
     prefill_seconds_per_pair: float
+    prefill_seconds_per_token: float
+    """Arithmetic for each new token, whatever it attends to."""
     seconds_per_token_read: float
     decode_seconds_per_token: float
     """For each token that a decode attends to: the slower of arithmetic and traffic, which grow alike."""
@@ -120,11 +122,13 @@ class _AttentionStage:
     def slower(self, chunks: tuple[tuple[int, int], ...]) -> tuple[float, float]:
         """Of prefills: seconds, of which either the arithmetic or the reading has all and the other nothing."""
         reach = self.reach
-        num_pairs = num_tokens_read = 0
+        num_pairs = num_tokens = num_tokens_read = 0
         for num_new, num_computed in chunks:
             num_pairs += reach.num_pairs(num_new, num_computed)
+            num_tokens += num_new
             num_tokens_read += reach.seen_before(num_computed) + num_new
-        compute_s, read_s = num_pairs * self.prefill_seconds_per_pair, num_tokens_read * self.seconds_per_token_read
+        compute_s = num_pairs * self.prefill_seconds_per_pair + num_tokens * self.prefill_seconds_per_token
+        read_s = num_tokens_read * self.seconds_per_token_read
         return (compute_s, 0.0) if compute_s > read_s else (0.0, read_s)
 
     def decode_slower(self, num_tokens_seen: int) -> tuple[float, float]:
@@ -157,6 +161,7 @@ class Roofline:
         self._gpu = gpu
         self._efficiencies = efficiencies or Efficiencies()
         self._tensor_parallel = tensor_parallel
+        self._element_bytes = model.element_bytes
         options = model.kv_cache_options(tensor_parallel=tensor_parallel, kv_cache_dtype=kv_cache_dtype)
         costs = Counter(model.mixing_costs(options))
 
@@ -203,6 +208,7 @@ class Roofline:
             seconds += experts.least_s(work)
         for stage, pairs, reads in zip(self._attention, work.prefill_pairs, work.decode_reads, strict=True):
             seconds += pairs * stage.prefill_seconds_per_pair + reads * stage.decode_seconds_per_token
+            seconds += (work.num_tokens - work.num_decodes) * stage.prefill_seconds_per_token
         return seconds
 
     def _growth_s(self, batch: Batch) -> float:
@@ -278,14 +284,14 @@ class Roofline:
         return num_bytes / (self._gpu.bandwidth_bytes_per_s * efficiency)
 
     def _matmul_stage(self, stored: Iterable[StoredWeights]) -> _Stage:
-        compute, reading = self._efficiencies.matmul_compute, self._efficiencies.weight_bandwidth
-        stored = list(stored)
+        efficiencies, stored = self._efficiencies, list(stored)
         return _Stage(
             seconds_per_item=sum(
-                self._compute_s(2 * weights.num_parameters, compute, weights.weight_format) for weights in stored
+                self._compute_s(2 * number, efficiencies.matmul_share(weight_format), weight_format)
+                for weight_format, number, _ in stored
             ),
-            weights_s=self._transfer_s(sum(weights.num_bytes for weights in stored), reading),
-            overlap=self._efficiencies.matmul_overlap,
+            weights_s=self._transfer_s(sum(weights.num_bytes for weights in stored), efficiencies.weight_bandwidth),
+            overlap=efficiencies.matmul_overlap,
         )
 
     def _logits_stage(self, model: Model) -> _Stage:
@@ -297,7 +303,9 @@ class Roofline:
         flops = 2 * num_layers * routing.top_k * routing.expert_parameters
         return _ExpertStage(
             routing=routing,
-            seconds_per_token=self._compute_s(flops, efficiencies.expert_compute, routing.weight_format),
+            seconds_per_token=self._compute_s(
+                flops, efficiencies.expert_share(routing.weight_format), routing.weight_format
+            ),
             expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
             overlap=efficiencies.matmul_overlap,
         )
@@ -307,9 +315,11 @@ class Roofline:
         alike = [(cost, count) for cost, count in costs.items() if cost.reach == reach]
         flops_per_pair = sum(count * cost.flops_per_pair for cost, count in alike)
         read_s = self._transfer_s(sum(count * cost.bytes_per_token for cost, count in alike), efficiencies.kv_bandwidth)
+        pair_s = self._compute_s(flops_per_pair, efficiencies.prefill_attention_compute)
         return _AttentionStage(
             reach=reach,
-            prefill_seconds_per_pair=self._compute_s(flops_per_pair, efficiencies.prefill_attention_compute),
+            prefill_seconds_per_pair=pair_s,
+            prefill_seconds_per_token=pair_s * efficiencies.prefill_attention_pairs,
             seconds_per_token_read=read_s,
             decode_seconds_per_token=max(
                 self._compute_s(flops_per_pair, efficiencies.decode_attention_compute), read_s
@@ -339,11 +349,19 @@ class Roofline:
         hidden_bytes = self._num_all_reduces(model) * model.hidden_size * model.element_bytes
         return 2 * part * hidden_bytes / bytes_per_s, part * model.vocab_size * model.element_bytes / bytes_per_s
 
+    def _rounds(self, layer: Layer) -> bool:
+        """Whether activations are rounded before the layer's projections, to 8 bits or to 4."""
+        stored = layer.shared_weights(self._element_bytes, self._tensor_parallel)
+        weight_format = max(stored, key=lambda weights: weights.num_bytes).weight_format
+        return weight_format is not None and self._gpu.flops_per_s(weight_format.compute) > self._gpu.bf16_flops_per_s
+
     def _fixed_seconds(self, model: Model) -> dict[str, float]:
         """What a step costs whatever it computes, by the figure of `Efficiencies`."""
         efficiencies = self._efficiencies
         return dict.fromkeys(PRICED, 0.0) | {
             "step_s": efficiencies.step_s,
             "layer_s": len(model.layers) * efficiencies.layer_s,
-            "all_reduce_rank_s": self._num_all_reduces(model) * self._tensor_parallel * efficiencies.all_reduce_rank_s,
+            "expert_layer_s": sum(1 for _ in model.routings(self._tensor_parallel)) * efficiencies.expert_layer_s,
+            "rounding_layer_s": sum(self._rounds(layer) for layer in model.layers) * efficiencies.rounding_layer_s,
+            "all_reduce_s": self._num_all_reduces(model) * efficiencies.all_reduce_s,
         }

@@ -8,8 +8,10 @@ import json
 import logging
 from collections.abc import Callable
 from functools import lru_cache, partial
+from importlib.resources import files
 from typing import Any
 
+import pandas as pd
 from aiconfigurator_core import AicEngine, ops_json_from_ops
 from aiconfigurator_core.sdk.common import DefaultHFModels
 from aiconfigurator_core.sdk.config_builders import build_model_config
@@ -21,7 +23,7 @@ from models_configs.quantization import WeightFormat
 from simulator.hardware import Gpu
 from simulator.kernel_tables import Curve, Kernels, Surface
 
-__all__ = ["KNOWN_MODELS", "NoKernelsError", "has_tables", "measured_kernels"]
+__all__ = ["KNOWN_MODELS", "SYSTEMS", "NoKernelsError", "has_tables", "measured_kernels", "measured_table"]
 
 BACKEND = "vllm"
 VERSION = "current"
@@ -82,6 +84,22 @@ def measured_kernels(
         reason = str(error).splitlines()[0]
         raise NoKernelsError(f"{known_as} on {gpu.name} are incomplete ({reason})") from None
     return kernels
+
+
+def measured_table(gpu: Gpu, folder: str, name: str) -> tuple[str, pd.DataFrame]:
+    """A table as the package ships it, of the newest vLLM that was measured: where it is in there, and its rows.
+
+    For instance `measured_table(gpu, "gemm", "gemm")`. Raises NoKernelsError where there is none.
+    """
+    system = SYSTEMS.get(gpu.name, gpu.name)
+    versions = files("aiconfigurator_core").joinpath("systems", "data", system, folder, BACKEND)
+    file = f"{name}_perf.parquet"
+    found = [version for version in versions.iterdir() if version.joinpath(file).is_file()] if versions.is_dir() else []
+    if not found:
+        raise NoKernelsError(f"there is no table {folder}/{name} of {gpu.name}")
+    newest = max(found, key=lambda version: [int(number) for number in version.name.split(".") if number.isdecimal()])
+    with newest.joinpath(file).open("rb") as stream:
+        return f"systems/data/{system}/{folder}/{BACKEND}/{newest.name}/{file}", pd.read_parquet(stream)
 
 
 def _layout(model: Model, tensor_parallel: int, kv_cache_dtype: str, *, expert_parallel: bool) -> dict[str, Any]:
