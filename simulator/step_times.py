@@ -1,5 +1,6 @@
 """Which model of step times a server gets: what `--step-times` asks for."""
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -10,11 +11,17 @@ from simulator.latency import STATED, ConstantStepTimes, StepTimes
 from simulator.result import Result
 from simulator.roofline import ROOFLINE, Roofline
 from simulator.scenario import Scenario, ScenarioError
+from simulator.summary_table import listed
 
-__all__ = ["calibration_at", "step_times_of", "step_times_sources"]
+__all__ = ["calibration_at", "how_far_off", "step_times_of", "step_times_sources"]
 
 BUILT_IN = ("roofline", "silicon")
 """Models of step times that need no file."""
+
+_WORTH = {
+    "roofline": "a roofline, about a sixth from published measurements in the median",
+    "silicon": "put together from measured kernels, about a tenth from published measurements in the median",
+}
 
 
 def calibration_at(chosen: str) -> Path | None:
@@ -49,6 +56,15 @@ def step_times_sources(result: Result) -> list[str]:
     servers = [replica["capacity"] for replica in result.summary.get("replicas", [])] or [result.capacity]
     sources = dict.fromkeys(server["step_times"] for server in servers)
     return [source for source in sources if source not in {ROOFLINE, STATED}]
+
+
+def how_far_off(chosen: Iterable[str]) -> str:
+    """What step times of these kinds are worth, in a sentence for a report."""
+    kinds = [
+        _WORTH.get(name, f"a roofline as calibrated in {name}, as good as that server's measurements")
+        for name in chosen
+    ]
+    return f"Step times are {listed(kinds)}: a limit that is kept by less may be broken on a real server."
 
 
 def _silicon(scenario: Scenario, model: Model, gpu: Gpu, efficiencies: Efficiencies) -> StepTimes:
