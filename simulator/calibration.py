@@ -150,15 +150,16 @@ class _Problem:
         self._spread = np.where(self._is_share, SHARE_SPREAD, COST_SPREAD)
 
     def solve(self, x: Floats) -> tuple[Fit, Floats]:
-        """Round by round from `x` until nothing moves; the best of them, in case two limits take turns; and its x."""
+        """Round by round from `x` until nothing moves; the best of them if two limits take turns; and its x."""
         best_x, best_error = x, inf
         for num_rounds in range(MOST_ROUNDS):
             costs = self._costs(x)
             errors = costs @ x - 1
             if (error := _trusted_mean(np.abs(errors))) < best_error:
                 best_x, best_error = x, error
-            found = self._step(costs, x, errors)
+            found = self._step(costs, errors)
             if np.allclose(found, x, rtol=CLOSE, atol=CLOSE):
+                best_x, best_error = x, error
                 break
             x = found if num_rounds < MOST_ROUNDS // 2 else (x + found) / 2
         costs = self._costs(best_x)
@@ -179,20 +180,20 @@ class _Problem:
         per_unit_s = parts_s / np.where(self._is_share, x, 1.0)
         return self._spans.sums(per_unit_s) / self._spans.measured_s[:, None]
 
-    def _step(self, costs: Floats, x: Floats, errors: Floats) -> Floats:
-        """The best x as long as every limit stays which it is; figures that are not fitted stay, too."""
+    def _step(self, costs: Floats, errors: Floats) -> Floats:
+        """The best x as long as every limit stays which it is; figures that are not fitted are the start's."""
         from scipy.optimize import nnls
 
         fitted, _ = self._fitted(costs)
         deviation = max(1.4826 * float(np.median(np.abs(errors))), LEAST_DEVIATION)  # which outliers do not move
         roots = np.sqrt(np.minimum(1.0, HUBER * deviation / np.maximum(np.abs(errors), LEAST_DEVIATION)) / len(errors))
-        kept = np.setdiff1d(np.arange(len(x)), fitted)
+        kept = np.setdiff1d(np.arange(len(PRICED)), fitted)
         least = self._least_x[fitted]
-        left = 1 - costs[:, kept] @ x[kept] - costs[:, fitted] @ least
+        left = 1 - costs[:, kept].sum(axis=1) - costs[:, fitted] @ least
         prior = max(deviation, self._own_error) / np.sqrt(PRIOR_ROWS) / self._spread[fitted]
         rows = np.vstack([costs[:, fitted] * roots[:, None], np.diag(prior)])
         beyond, _ = nnls(rows, np.concatenate([left * roots, prior * (1 - least)]))
-        found = x.copy()
+        found = np.ones(len(PRICED))
         found[fitted] = least + beyond
         return found
 

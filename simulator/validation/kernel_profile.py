@@ -54,12 +54,20 @@ class KernelProfile:
         return 1e-6 * float(num_us + self._num_layers * self._one_attention_us(batch, step))
 
     def _one_attention_us(self, batch: Batch, step: int) -> float:
-        """Of one layer. Prompts count as one of their length together, decodes as if of one length."""
-        new = batch.num_prefill_tokens
-        before = sum(tokens * computed for tokens, computed in batch.prefill_chunks) / max(new, 1)
+        """Of one layer: each prompt alone, and what decodes of one length add beside prompts of so many tokens."""
         context = batch.decode_context_tokens / max(batch.num_decodes, 1) + (step if batch.num_decodes else 0)
+        if not batch.prefill_chunks:
+            return self._measured_us(0, 0, batch.num_decodes, context)
+        new = batch.num_prefill_tokens
+        before = sum(tokens * computed for tokens, computed in batch.prefill_chunks) / new
+        alone_us = sum(self._measured_us(tokens, computed, 0, 0) for tokens, computed in batch.prefill_chunks)
+        beside_us = self._measured_us(new, before, batch.num_decodes, context) - self._measured_us(new, before, 0, 0)
+        return alone_us + beside_us
+
+    def _measured_us(self, *values: float) -> float:
+        """Between the nearest measurements, linearly along each of `AXES`."""
         corners = self._attention_us
-        for places, value in zip(self._places, (new, before, batch.num_decodes, context), strict=True):
+        for places, value in zip(self._places, values, strict=True):
             left = int(np.clip(np.searchsorted(places, value, side="right") - 1, 0, len(places) - 2))
             part = (value - places[left]) / (places[left + 1] - places[left])
             corners = (1 - part) * corners[left] + part * corners[left + 1]
