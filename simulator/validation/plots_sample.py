@@ -26,7 +26,7 @@ SHOWN = 1.0
 
 def _families(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Rows by model, whatever the format of its weights."""
-    names = table["model"].str.replace(r"(\.5)?(-fp8|-nvfp4)?$", "", regex=True)
+    names = table["model"].str.replace(r"(-fp8|-nvfp4)$", "", regex=True)
     return {str(name): rows for name, rows in table.groupby(names, sort=True)}
 
 
@@ -37,7 +37,7 @@ def draw_sample(table: pd.DataFrame, figure: FigureBase) -> None:
         for place, (model, rows) in enumerate(_families(table).items()):
             axes.scatter(
                 1e3 * rows[f"measured_{measure}_s"], 1e3 * rows[f"predicted_{measure}_s"], s=16, label=model,
-                color=LINE_COLOURS[place % len(LINE_COLOURS)], marker=MARKERS[place % len(MARKERS)],
+                color=LINE_COLOURS[place % len(LINE_COLOURS)], marker=MARKERS[(place + place // len(LINE_COLOURS)) % len(MARKERS)],
                 alpha=0.6, linewidths=0,
             )  # fmt: skip
         values = 1e3 * np.concatenate([table[f"{kind}_{measure}_s"] for kind in ("measured", "predicted")])
