@@ -35,10 +35,10 @@ def draw_sample(table: pd.DataFrame, figure: FigureBase) -> None:
     panels = figure.subplots(1, 2)
     for axes, (measure, name) in zip(panels, MEASURES, strict=True):
         for place, (model, rows) in enumerate(_families(table).items()):
+            round_, colour = divmod(place, len(LINE_COLOURS))
             axes.scatter(
                 1e3 * rows[f"measured_{measure}_s"], 1e3 * rows[f"predicted_{measure}_s"], s=16, label=model,
-                color=LINE_COLOURS[place % len(LINE_COLOURS)], marker=MARKERS[(place + place // len(LINE_COLOURS)) % len(MARKERS)],
-                alpha=0.6, linewidths=0,
+                color=LINE_COLOURS[colour], marker=MARKERS[(colour + round_) % len(MARKERS)], alpha=0.6, linewidths=0,
             )  # fmt: skip
         values = 1e3 * np.concatenate([table[f"{kind}_{measure}_s"] for kind in ("measured", "predicted")])
         _diagonal(axes, values.min() / 1.2, values.max() * 1.2)
