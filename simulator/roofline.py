@@ -299,7 +299,9 @@ class Roofline:
             seconds_per_token=self._compute_s(
                 flops, efficiencies.expert_share(routing.weight_format), routing.weight_format
             ),
-            expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
+            expert_read_s=self._transfer_s(
+                num_layers * routing.expert_bytes, efficiencies.expert_reading_share(routing.weight_format)
+            ),
             overlap=efficiencies.matmul_overlap,
         )
 
