@@ -98,7 +98,9 @@ def expert_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
     """One for each format and kernel."""
     file, table = measured_table(gpu, "moe", "moe")
     table = table.assign(width=table.inter_size // table.moe_tp_size)
-    table = table[(table.moe_ep_size == 1) & (table.num_experts >= 32) & (table.topk >= 4) & (table.hidden_size >= 2048)]
+    table = table[
+        (table.moe_ep_size == 1) & (table.num_experts >= 32) & (table.topk >= 4) & (table.hidden_size >= 2048)
+    ]
     table = table[table.width.between(256, 1024) & (table.num_tokens <= 16_384)]
     table = table[table.distribution != "power_law_1.2"]
     for (weights, kernel, choices), rows in table.groupby(["moe_dtype", "kernel_source", "distribution"]):

@@ -46,9 +46,9 @@ FORMATS = (
     "int4_expert",
     "int4_expert_reading",
 )
-"""What kernels of narrow weights reach, as a part of what those of 16 bits do: each of the peak of its own units."""
+"""What kernels of narrow weights reach, as a part of what those of 16 bits do."""
 SHAPES = (*FORMATS, "prefill_attention_pairs", "matmul_overlap")
-"""How times bend: not priced, and the same for all servers with a GPU."""
+"""What belongs to a kind of GPU, not to one server: no part of a time is theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +73,8 @@ class Efficiencies:
     matrix peak, and a third of that is assumed."""
     weight_bandwidth: float = 0.80
     """Of memory bandwidth while weights are read."""
-    expert_bandwidth: float = 0.85
-    """The same for routed experts, of those that are expected to be hit when tokens choose evenly: they do not, so
-    fewer are read."""
+    expert_bandwidth: float = 0.80
+    """The same for routed experts, of those that are expected to be hit when tokens choose evenly."""
     kv_bandwidth: float = 0.80
     """Of memory bandwidth while KV is read."""
     link_bandwidth: float = 0.57
@@ -97,20 +96,25 @@ class Efficiencies:
     """For each decoding request in each attention kernel."""
     request_s: float = 0.0
     """Host work for each request of a step that is not hidden behind the GPU: asynchronous scheduling hides it."""
-    fp8_matmul: float = 0.7
+    fp8_matmul: float = 0.75
+    """Of `matmul_compute`, where weights are in FP8: each of the peak of its own units."""
     nvfp4_matmul: float = 0.65
-    fp8_expert: float = 0.7
-    fp8_block_expert: float = 0.5
-    mxfp4_expert: float = 0.8
-    nvfp4_expert: float = 0.5
-    int4_expert: float = 0.5
+    fp8_expert: float = 0.65
+    """Of `expert_compute`, where a routed expert's weights are in FP8 with a scale for each row or matrix."""
+    fp8_block_expert: float = 0.50
+    """The same with a scale for each block."""
+    mxfp4_expert: float = 0.75
+    nvfp4_expert: float = 0.50
+    int4_expert: float = 0.50
     int4_expert_reading: float = 1.0
+    """Of `expert_bandwidth`, where they are in INT4."""
     prefill_attention_pairs: float = 400.0
     """Pairs of tokens that take as long as what a prompt's attention does for each new token besides."""
     matmul_overlap: float = 2.0
     """How well arithmetic and reading overlap in matrix products, routed experts' too: they take the norm of this
     order of both. inf: the slower hides the other. 1: one follows the other. In between the way from one limit to
-    the other bends."""
+    the other bends. With 2 kernels of all generations are met best, or nearly so: within 4 to 10 % of projections, and
+    6 to 18 % of experts, where without any bend it is 5 to 12 and 7 to 19."""
 
     @classmethod
     def at_peak(cls) -> "Efficiencies":
@@ -146,16 +150,26 @@ class Efficiencies:
         return self.expert_bandwidth * (self.int4_expert_reading if is_int4 else 1.0)
 
 
+# All from tables of vLLM 0.24 in PyPI aiconfigurator-core 0.12.0 (systems/data/SYSTEM, the names behind the
+# generations; of 0.14 for ampere), as `python -m benchmarks.efficiencies` prints them:
+# - matmul_compute from gemm/gemm_perf, with 2,048 to 8,192 tokens, times 0.92 for what is between the products;
+#   weight_bandwidth from its fit, between 16 and 8 bits.
+# - expert_compute from moe/moe_perf, where tokens choose by a power law; expert_bandwidth between that and balanced.
+# - attention/context_attention_perf and generation_attention_perf with heads of 128; comm/custom_allreduce_perf over 2
+#   to 8 GPUs with NVLink, over 2 without.
+# - layer_s is four starts of products, one of attention, and three times the 3 us that the package takes for a small
+#   kernel; expert_layer_s the start of grouped kernels less that of one product (two are gone, a router came).
+# What a row leaves out was not measured there, and is the default.
 # fmt: off
 _BLACKWELL = Efficiencies(
     matmul_compute=0.64, fp8_matmul=0.65, nvfp4_matmul=0.64, weight_bandwidth=0.80,
     expert_compute=0.34, fp8_expert=0.74, fp8_block_expert=0.36, mxfp4_expert=0.59, nvfp4_expert=0.44,
-    int4_expert=0.24, expert_bandwidth=0.80, int4_expert_reading=0.53,
+    int4_expert=0.22, expert_bandwidth=0.80, int4_expert_reading=0.53,
     prefill_attention_compute=0.58, prefill_attention_pairs=690, kv_bandwidth=0.92, request_layer_s=0.015e-6,
     all_reduce_s=8e-6, link_bandwidth=0.50, layer_s=35e-6, rounding_layer_s=16e-6, expert_layer_s=16e-6,
 )
 GENERATIONS: Mapping[Generation, Efficiencies] = {
-    "ampere": Efficiencies(  # a100_sxm (of vLLM 0.14). Narrow weights are widened, which is assumed to cost nothing
+    "ampere": Efficiencies(  # a100_sxm. Narrow weights are widened, which is assumed to cost nothing
         matmul_compute=0.81, weight_bandwidth=0.75, expert_compute=0.28, expert_bandwidth=0.85,
         prefill_attention_compute=0.57, prefill_attention_pairs=230, kv_bandwidth=0.76, request_layer_s=0.035e-6,
         all_reduce_s=6e-6, link_bandwidth=0.56, layer_s=55e-6, rounding_layer_s=0, expert_layer_s=29e-6,
@@ -189,6 +203,7 @@ GENERATIONS: Mapping[Generation, Efficiencies] = {
     ),
 }
 # fmt: on
+
 SYNC_STEP_S, SYNC_REQUEST_S = 1.6e-3, 30e-6
 """What a step and each of its requests take besides where a step is planned only after the one before it: from a tenth
 of the published measurements of vLLM 0.12 with Qwen3-32B (docs/validation.md)."""

@@ -17,7 +17,17 @@ __all__ = ["GPUS", "Generation", "Gpu", "UnknownGpuError", "find_gpu"]
 _GIB = 2**30
 
 Generation = Literal[
-    "ampere", "ada", "hopper", "blackwell", "blackwell-ultra", "blackwell-rtx", "cdna3", "cdna4", "tpu-v5e", "tpu-v6e", "gaudi-3"
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "blackwell-ultra",
+    "blackwell-rtx",
+    "cdna3",
+    "cdna4",
+    "tpu-v5e",
+    "tpu-v6e",
+    "gaudi-3",
 ]
 """Of which the units are alike, and the kernels written for them."""
 

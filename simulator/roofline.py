@@ -16,7 +16,7 @@ from math import inf
 from models_configs import Everything, Layer, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
 from simulator.batch import Batch
-from simulator.efficiencies import PRICED, Efficiencies
+from simulator.efficiencies import PRICED, Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
 from simulator.latency import Work
 
@@ -152,7 +152,7 @@ class Roofline:
         """Precompute. Raises ValueError where the model cannot be split over `tensor_parallel` ranks."""
         self.source = "roofline"
         self._gpu = gpu
-        self._efficiencies = efficiencies or Efficiencies()
+        self._efficiencies = efficiencies or efficiencies_of(gpu, async_scheduling=True)
         self._tensor_parallel = tensor_parallel
         self._element_bytes = model.element_bytes
         options = model.kv_cache_options(tensor_parallel=tensor_parallel, kv_cache_dtype=kv_cache_dtype)
