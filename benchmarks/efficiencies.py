@@ -35,6 +35,7 @@ LITTLE_BYTES, CACHED_BYTES = 2**20, 2**28
 """KV of which reading takes no time, and KV that no cache holds: repeated measurements read what lies in between from a
 cache."""
 MS = 1e-3
+WIDTHS, MANY = (4096, 16_384), (2048, 4096, 8192)
 ROUNDS = 40
 
 
@@ -60,11 +61,8 @@ def main() -> None:
     """Print a table for each kind of kernel."""
     gpus = [find_gpu(name) for name in sys.argv[1:] or sorted(SYSTEMS)]
     for title, rows_of in (
-        ("Matrix products (8 to 268 million weights, 1 to 8,192 tokens)", gemm_rows),
-        (
-            "Routed experts (256 to 1,024 wide on a rank, 1 to 16,384 tokens, choices by a power law of 1.01)",
-            expert_rows,
-        ),
+        ("Matrix products (4,096 to 16,384 wide and high, 1 to 8,192 tokens)", gemm_rows),
+        ("Routed experts (256 to 1,024 wide on a rank, 1 to 16,384 tokens)", expert_rows),
         ("Attention of prompts (8 to 64 heads of one rank)", prefill_rows),
         ("Attention of decodes", decode_rows),
         ("All-reduce within CUDA graphs", all_reduce_rows),
@@ -86,14 +84,14 @@ def known(rows_of: Any, gpu: Gpu) -> Iterator[dict[str, Any]]:
 def gemm_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
     """One for each format of weights."""
     file, table = measured_table(gpu, "gemm", "gemm")
-    table = table[
-        (table.n * table.k).between(2**23, 2**28) & (table[["n", "k"]].min(axis=1) >= 1024) & (table.m <= 8192)
-    ]
+    table = table[table.n.between(*WIDTHS) & table.k.between(*WIDTHS) & (table.m <= 8192)]
     table = table.groupby(["gemm_dtype", "m", "n", "k"], as_index=False).latency.min()
     for weights, rows in table.groupby("gemm_dtype"):
         if weights != "fp8_block":  # small ones take several times what servers need (see `simulator.silicon`)
             products = matmuls(gpu, str(weights), rows.m * rows.n * rows.k, rows.n * rows.k, rows.latency)
-            yield fitted_row(gpu, f"{weights}", products, file)
+            reached = (products.compute_s / products.measured_s)[rows.m.isin(MANY)]
+            many = {"share with 2,048 to 8,192 tokens": f"{np.median(reached):.2f}"}
+            yield fitted_row(gpu, str(weights), products, file, many)
 
 
 def expert_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
@@ -104,12 +102,13 @@ def expert_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
         (table.moe_ep_size == 1) & (table.num_experts >= 32) & (table.topk >= 4) & (table.hidden_size >= 2048)
     ]
     table = table[table.width.between(256, 1024) & (table.num_tokens <= 16_384)]
-    table = table[table.distribution == "power_law_1.01"]
-    for (weights, kernel), rows in table.groupby(["moe_dtype", "kernel_source"]):
+    table = table[table.distribution != "power_law_1.2"]
+    for (weights, kernel, choices), rows in table.groupby(["moe_dtype", "kernel_source", "distribution"]):
         expert = 3.0 * rows.hidden_size * rows.width
         hit = rows.num_experts * (1 - (1 - rows.topk / rows.num_experts) ** rows.num_tokens)  # as the roofline has it
         products = matmuls(gpu, str(weights), rows.num_tokens * rows.topk * expert, hit * expert, rows.latency)
-        yield fitted_row(gpu, f"{weights} ({str(kernel).removeprefix('vllm_')})", products, file)
+        more = {"choices": str(choices), "kernel": str(kernel).removeprefix("vllm_")}
+        yield fitted_row(gpu, str(weights), products, file, more)
 
 
 def matmuls(gpu: Gpu, weights: str, products: Any, num_read: Any, latency_ms: Any) -> Matmuls:
@@ -122,13 +121,14 @@ def matmuls(gpu: Gpu, weights: str, products: Any, num_read: Any, latency_ms: An
     )
 
 
-def fitted_row(gpu: Gpu, weights: str, products: Matmuls, file: str) -> dict[str, Any]:
+def fitted_row(gpu: Gpu, weights: str, products: Matmuls, file: str, more: dict[str, str]) -> dict[str, Any]:
     """The fit with the overlap that is the default, and which overlap fits best."""
     fits = {overlap: fit(products, overlap) for overlap in OVERLAPS}
     taken, best = fits[OVERLAP], min(OVERLAPS, key=lambda overlap: fits[overlap].error)
     return {
         "GPU": gpu.name,
         "weights": weights,
+        **more,
         "share of peak": f"{taken.compute:.2f}",
         "of bandwidth": f"{taken.bandwidth:.2f}",
         "start": f"{1e6 * taken.start_s:.0f} µs",

@@ -19,7 +19,7 @@ from simulator.calibration_logs import read_bench_result, read_request_stamps
 from simulator.calibration_stamps import fit_to_stamps
 from simulator.calibration_steps import read_steps
 from simulator.deployment import deploy
-from simulator.efficiencies import COSTS, PRICED, Efficiencies
+from simulator.efficiencies import COSTS, PRICED, Efficiencies, efficiencies_of
 from simulator.roofline import Roofline
 from simulator.run_folder import write_whole
 from simulator.scenario import Scenario, ScenarioError
@@ -86,16 +86,17 @@ def _found(file: Path, scenario: Scenario, server: Server, first: int | None) ->
     roofline_of: RooflineOf = partial(
         Roofline, server.model, server.gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype
     )
+    start = efficiencies_of(server.gpu, async_scheduling=True)
     if file.suffix == ".csv":
         _refuse_replay_settings(scenario, first)
         spans = read_steps(file, server.model)
-        fit = fit_efficiencies(roofline_of, spans)
+        fit = fit_efficiencies(roofline_of, spans, start)
         return _Found(fit, spans, "steps", _notes(fit))
     readers = {".jsonl": read_request_stamps, ".json": read_bench_result}
     if file.suffix not in readers:
         raise ScenarioError(f"{file}: must end in .csv (steps), .jsonl (request stamps) or .json (vllm bench serve)")
     run = readers[file.suffix](file)
-    stamps = fit_to_stamps(deploy(scenario), run.trace(file.name), run.first(first), roofline_of)
+    stamps = fit_to_stamps(deploy(scenario), run.trace(file.name), run.first(first), roofline_of, start)
     notes = _notes(stamps.fit)
     if not stamps.has_settled:
         notes.append(f"replay and fit did not settle in {stamps.num_rounds} rounds: do the server's flags fit?")

@@ -17,7 +17,17 @@ __all__ = ["GPUS", "Generation", "Gpu", "UnknownGpuError", "find_gpu"]
 _GIB = 2**30
 
 Generation = Literal[
-    "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna3", "cdna4", "tpu-v5e", "tpu-v6e", "gaudi-3"
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "blackwell-ultra",
+    "blackwell-rtx",
+    "cdna3",
+    "cdna4",
+    "tpu-v5e",
+    "tpu-v6e",
+    "gaudi-3",
 ]
 """Of which the units are alike, and the kernels written for them."""
 
@@ -161,7 +171,7 @@ GPUS = (
     ),
     Gpu(
         name="b300",
-        generation="blackwell",
+        generation="blackwell-ultra",
         aliases=("b300-sxm", "b300-288gb"),
         memory_bytes=288_400_343_040,
         bandwidth_bytes_per_s=7750e9,
@@ -185,7 +195,7 @@ GPUS = (
     ),
     Gpu(
         name="gb300",
-        generation="blackwell",
+        generation="blackwell-ultra",
         memory_bytes=298_013_687_808,
         bandwidth_bytes_per_s=8000e9,
         bf16_flops_per_s=2500e12,

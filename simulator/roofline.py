@@ -16,7 +16,7 @@ from math import inf
 from models_configs import Everything, Layer, MixingCost, Model, Reach, Routing
 from models_configs.quantization import Compute, StoredWeights, WeightFormat
 from simulator.batch import Batch
-from simulator.efficiencies import PRICED, Efficiencies
+from simulator.efficiencies import PRICED, Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
 from simulator.latency import Work
 
@@ -159,7 +159,7 @@ class Roofline:
         """
         self.source = source
         self._gpu = gpu
-        self._efficiencies = efficiencies or Efficiencies()
+        self._efficiencies = efficiencies or efficiencies_of(gpu, async_scheduling=True)
         self._tensor_parallel = tensor_parallel
         self._element_bytes = model.element_bytes
         options = model.kv_cache_options(tensor_parallel=tensor_parallel, kv_cache_dtype=kv_cache_dtype)
@@ -306,7 +306,9 @@ class Roofline:
             seconds_per_token=self._compute_s(
                 flops, efficiencies.expert_share(routing.weight_format), routing.weight_format
             ),
-            expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
+            expert_read_s=self._transfer_s(
+                num_layers * routing.expert_bytes, efficiencies.expert_reading_share(routing.weight_format)
+            ),
             overlap=efficiencies.matmul_overlap,
         )
 
