@@ -206,9 +206,9 @@ def decode_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
         element_bytes = 1 if dtype == "fp8" else 2
         token_bytes = 2.0 * rows.head_dim * rows.num_key_value_heads * element_bytes
         read_bytes = rows.batch_size * (rows.step + 1.0) * token_bytes
-        rows = rows[(read_bytes < LITTLE_BYTES) | (read_bytes > CACHED_BYTES)]
-        read_s = read_bytes[rows.index] / gpu.bandwidth_bytes_per_s
-        start_s, read, request_s = least_relative(MS * rows.latency, np.ones(len(rows)), read_s, rows.batch_size)
+        kept = rows[(read_bytes < LITTLE_BYTES) | (read_bytes > CACHED_BYTES)]
+        read_s = read_bytes[kept.index] / gpu.bandwidth_bytes_per_s
+        start_s, read, request_s = least_relative(MS * kept.latency, np.ones(len(kept)), read_s, kept.batch_size)
         yield {
             "GPU": gpu.name,
             "elements of a head": head,
@@ -216,7 +216,7 @@ def decode_rows(gpu: Gpu) -> Iterator[dict[str, Any]]:
             "share of bandwidth": f"{1 / read:.2f}",
             "start": f"{1e6 * start_s:.0f} µs",
             "for each request": f"{1e6 * request_s:.3f} µs",
-            "cases": len(rows),
+            "cases": len(kept),
             "table": file,
         }
 

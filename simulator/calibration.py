@@ -31,6 +31,8 @@ HIGHEST_SHARE = 1.2
 """Of a peak: more than this is a mistake in the peak, or in the measurement."""
 SHARE_SPREAD, COST_SPREAD = 0.3, 5.0
 """By how much figures of other servers differ from the start's, relative to it: fixed costs are rough guesses."""
+SPREAD_S = {"step_s": 4e-3, "request_layer_s": 1e-6}
+"""Costs of the host that differ by more than that, where the start's are small: seconds."""
 ROOFLINE_ERROR = 0.01
 """How far a roofline is off in any case: a fit that comes closer may do so for a wrong reason."""
 LEAST_EFFECT, LEAST_COLUMN = 0.3, 1e-6
@@ -116,16 +118,17 @@ def fit_efficiencies(
     roofline_of: RooflineOf,
     spans: Spans,
     start: Efficiencies | None = None,
-    overlaps: Sequence[float] = OVERLAPS,
+    overlaps: Sequence[float] | None = None,
     own_error: float = ROOFLINE_ERROR,
 ) -> Fit:
     """The efficiencies with which a roofline comes closest to measured times.
 
-    `start`: those of figures about which the data say nothing. `overlaps`: values of `matmul_overlap` to choose from;
-    another than the first is taken if it is plainly better. `own_error`: of the roofline; the larger, the more the
-    start counts.
+    `start`: those of figures about which the data say nothing. `overlaps`: values of `matmul_overlap` to choose from
+    (None: the start's, then `OVERLAPS`); another than the first is taken if it is plainly better. `own_error`: of the
+    roofline; the larger, the more the start counts.
     """
     start = start or Efficiencies()
+    overlaps = overlaps or list(dict.fromkeys((start.matmul_overlap, *OVERLAPS)))
     fits, x = [], np.ones(len(PRICED))
     for overlap in overlaps:
         fit, x = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap), own_error).solve(x)
@@ -148,6 +151,9 @@ class _Problem:
         self._is_share = np.array([name in SHARES for name in PRICED])
         self._least_x = np.where(self._is_share, self._start_values / HIGHEST_SHARE, 0.0)
         self._spread = np.where(self._is_share, SHARE_SPREAD, COST_SPREAD)
+        for name, spread_s in SPREAD_S.items():
+            field = PRICED.index(name)
+            self._spread[field] = max(COST_SPREAD, spread_s / max(self._start_values[field], TINY))
 
     def solve(self, x: Floats) -> tuple[Fit, Floats]:
         """Round by round from `x` until nothing moves; the best of them if two limits take turns; and its x."""

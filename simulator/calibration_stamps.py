@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.batch import Batch
-from simulator.calibration import OVERLAPS, Fit, RooflineOf, Spans, fit_efficiencies
+from simulator.calibration import Fit, RooflineOf, Spans, fit_efficiencies
 from simulator.deployment import Deployment
 from simulator.efficiencies import Efficiencies
 from simulator.engine import arrivals_at, run_to_the_end
@@ -175,7 +175,7 @@ def fit_to_stamps(
     measured: Mapping[str, Stamps],
     roofline_of: RooflineOf,
     start: Efficiencies | None = None,
-    overlaps: Sequence[float] = OVERLAPS,
+    overlaps: Sequence[float] | None = None,
 ) -> StampFit:
     """Replay and fit in turns, until the replay's spans stay as they are.
 

@@ -44,10 +44,10 @@ def test_exact_steps_give_their_efficiencies_back():
     """Two ranks, so that links count too."""
     fit = fitted(steps(), measured(steps(), tensor_parallel=2), tensor_parallel=2, own_error=0.0)
     assert relative_to(ACHIEVED, fit, (*FITTED, "request_layer_s")) == pytest.approx(1, rel=1e-3)
-    assert fit.efficiencies.matmul_overlap == inf
+    assert fit.efficiencies.matmul_overlap == ACHIEVED.matmul_overlap
 
 
-@pytest.mark.parametrize("overlap", [4.0, 2.0, 1.5])
+@pytest.mark.parametrize("overlap", [inf, 4.0, 2.0, 1.5])
 def test_a_bend_from_reading_to_arithmetic_is_found(overlap):
     achieved = replace(ACHIEVED, matmul_overlap=overlap)
     fit = fitted(steps(), measured(steps(), achieved), own_error=0.0)
@@ -56,9 +56,10 @@ def test_a_bend_from_reading_to_arithmetic_is_found(overlap):
 
 
 def test_noise_moves_the_large_figures_by_a_few_percent():
-    assert relative_to(ACHIEVED, noisy(), ("matmul_compute", "weight_bandwidth", "kv_bandwidth")) == pytest.approx(
-        1, rel=0.04
-    )
+    """Reading weights most: where it bends into arithmetic the two are told apart less sharply."""
+    names = ("matmul_compute", "kv_bandwidth", "weight_bandwidth")
+    assert relative_to(ACHIEVED, noisy(), names) == pytest.approx(1, rel=0.08)
+    assert relative_to(ACHIEVED, noisy(), names[:1]) == pytest.approx(1, rel=0.04)
 
 
 def test_noise_hardly_moves_what_is_predicted():
@@ -95,7 +96,7 @@ def test_spans_of_several_steps_do_as_well():
 def test_what_takes_no_time_keeps_its_default():
     """One rank of a dense model has neither links nor experts nor scans."""
     fit = fitted(steps(), measured(steps()))
-    of_others = ("link_bandwidth", "all_reduce_rank_s", "expert_bandwidth", "expert_compute", "scan_compute")
+    of_others = ("link_bandwidth", "all_reduce_s", "expert_bandwidth", "expert_compute", "scan_compute")
     assert [fit.kept[name] for name in of_others] == ["takes hardly any of the measured time"] * 5
     assert [getattr(fit.efficiencies, name) for name in of_others] == [
         getattr(Efficiencies(), name) for name in of_others
@@ -107,7 +108,7 @@ def test_costs_that_always_come_together_are_fitted_as_one():
     achieved = replace(ACHIEVED, layer_s=50e-6)
     fit = fitted(steps(), measured(steps(), achieved), own_error=0.0)
     assert fit.kept["layer_s"] == "cannot be told from the others"
-    assert fit.efficiencies.step_s == pytest.approx(ACHIEVED.step_s + 32 * 25e-6, rel=1e-2)
+    assert fit.efficiencies.step_s == pytest.approx(ACHIEVED.step_s + 32 * (50e-6 - Efficiencies().layer_s), rel=1e-2)
 
 
 def test_equal_steps_tell_one_figure():

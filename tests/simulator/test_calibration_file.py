@@ -1,5 +1,6 @@
 """A calibration file says which server it is of, and is refused where it cannot be right."""
 
+from dataclasses import replace
 from datetime import date
 from math import inf
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 from simulator import Scenario
 from simulator.calibration_file import Calibration, KindError, calibration_text, read_calibration
 from simulator.deployment import deploy
-from simulator.efficiencies import Efficiencies
+from simulator.efficiencies import efficiencies_of
+from simulator.hardware import find_gpu
 from simulator.latency import ConstantStepTimes
 from simulator.scenario import ScenarioError
 from simulator.study_file import Study, read_study
@@ -50,9 +52,8 @@ def test_a_server_takes_its_step_times_from_the_file(file):
 
 def test_without_a_file_it_is_the_roofline_as_it_comes():
     batch = decode(16, 700)
-    assert deploy(Scenario(**SERVER)).step_times.durations_s(batch) == roofline_of(gpu="l4")(
-        Efficiencies()
-    ).durations_s(batch)
+    as_it_comes = roofline_of(gpu="l4")(efficiencies_of(find_gpu("l4"), async_scheduling=True))
+    assert deploy(Scenario(**SERVER)).step_times.durations_s(batch) == as_it_comes.durations_s(batch)
 
 
 def test_a_constant_needs_no_gpu():
@@ -114,6 +115,8 @@ def test_another_model_is_said():
 
 
 def test_no_overlap_but_one_is_infinite(file):
+    slower = FITTED.model_copy(update={"efficiencies": replace(ACHIEVED, matmul_overlap=inf)})
+    file.write_text(calibration_text(slower))
     assert read_calibration(file).efficiencies.matmul_overlap == inf
     file.write_text(calibration_text(FITTED).replace("step_s = 0.0021", "step_s = inf"))
     assert "efficiencies.step_s must be less than inf" in refusal(file)

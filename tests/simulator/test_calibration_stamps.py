@@ -75,9 +75,11 @@ def test_stamps_give_the_step_times_back(scheduled, every):
 
 
 def test_replay_and_fit_settle():
+    """Who comes just as a step begins may miss it in one run and not in the other: some first tokens are a step off."""
     found = fit(logged(scheduled=True, every=None))
     assert found.has_settled
-    assert found.fit.predicted_s == pytest.approx(found.spans.measured_s, rel=0.05)
+    errors = np.abs(found.fit.predicted_s / found.spans.measured_s - 1)
+    assert (np.mean(errors < 0.02) >= 0.85, np.median(errors) < 0.002) == (True, True)
 
 
 def test_each_token_has_its_time_in_a_replay():
