@@ -1,4 +1,4 @@
-"""The command line: `kvplan simulate`, `plan`, `sweep`, `compare`, `explain`, `capacity`, `models`, `waste`, `trace`.
+"""The command line: each command's flags, and what a person's mistake ends in.
 
 What a command needs is imported when it runs, so that help comes at once.
 """
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from simulator import cli_options as options
+from simulator.cli_calibrate import calibrate
 from simulator.cli_plan import plan
+from simulator.cli_validate import validate
 from simulator.cli_waste import waste
 
 if TYPE_CHECKING:
@@ -56,11 +58,13 @@ def simulate(  # noqa: PLR0917  a flag per setting, as on a server's command lin
     spread_ticks: options.SpreadTicks = False,
     seed: options.Seed = 0,
     concurrency: options.Concurrency = None,
+    num_warmups: options.NumWarmups = None,
     concurrent_sessions: options.ConcurrentSessions = None,
     session_rate: options.SessionRate = None,
     num_sessions: options.NumSessions = None,
     max_think_time_s: options.MaxThinkTime = None,
     step_time_s: options.StepTime = None,
+    step_times: options.StepTimes = "roofline",
     dtype: options.Dtype = "auto",
     quantization: options.Quantization = None,
     max_model_len: options.MaxModelLen = None,
@@ -145,6 +149,7 @@ def _simulate(
     from simulator.progress import RunProgress
     from simulator.run_folder import check_folder, default_folder, write_run
     from simulator.scenario import Scenario, ScenarioError
+    from simulator.step_times import step_times_sources
 
     if out is not None and not out.name:
         raise ScenarioError(f"--out: must name a folder, got {str(out)!r}")
@@ -155,6 +160,8 @@ def _simulate(
     with RunProgress(scenario, shown=not as_json) as progress:
         result = run(progress.trace, progress.update)
     write_run(result, folder, with_report=not no_report)
+    for source in step_times_sources(result):
+        print(f"kvplan: step times: {source}", file=sys.stderr)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
         return
@@ -250,6 +257,12 @@ app.command()(waste)
 
 
 app.command()(plan)
+
+
+app.command()(calibrate)
+
+
+app.command()(validate)
 
 
 @app.command()

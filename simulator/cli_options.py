@@ -46,6 +46,10 @@ Concurrency = Annotated[
     int | None,
     _option(TRAFFIC, "Keep so many requests in flight, as serving benchmarks do: the next arrives when one has ended."),
 ]
+NumWarmups = Annotated[
+    int | None,
+    _option(TRAFFIC, "Leave so many requests, the first to arrive, out of latencies. [as many as --concurrency, or 0]"),
+]
 ConcurrentSessions = Annotated[
     int | None, _option(TRAFFIC, "Keep so many sessions open, whose calls wait for one another; at most, with a rate.")
 ]
@@ -55,6 +59,15 @@ MaxThinkTime = Annotated[float | None, _option(TRAFFIC, "Cut longer think times 
 
 Gpu = Annotated[str | None, _option(MEMORY, "Accelerator of each rank: h100-80gb, a100-80gb, h200, b200, l4, ...")]
 StepTime = Annotated[float | None, _option(MEMORY, "Let every step take so many seconds, whatever the GPU.")]
+StepTimes = Annotated[
+    str,
+    _option(
+        MEMORY,
+        "How long steps take: roofline, silicon (kernels that were measured), or a FILE.toml of `kvplan calibrate`."
+        " [roofline]",
+        "--step-times",
+    ),
+]
 TensorParallel = Annotated[int, _option(MEMORY, "Ranks that share each layer. [1]", "--tensor-parallel-size", "-tp")]
 PipelineParallel = Annotated[
     int, _option(MEMORY, "Stages that share the layers. [1]", "--pipeline-parallel-size", "-pp")

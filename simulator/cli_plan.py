@@ -76,6 +76,7 @@ def plan(  # noqa: PLR0917  a flag each
     max_model_len: PlanMaxModelLen = None,
     gpu_memory_utilization: options.GpuMemoryUtilization = 0.92,
     kv_cache_dtype: options.KvCacheDtype = "auto",
+    step_times: options.StepTimes = "roofline",
     enable_prefix_caching: options.PrefixCaching = None,
     max_num_seqs: options.MaxNumSeqs = None,
     max_num_batched_tokens: options.MaxNumBatchedTokens = None,

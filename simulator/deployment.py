@@ -10,11 +10,12 @@ from kvcache.policies import GroupingPolicy
 from models_configs import Model
 from simulator.capacity import describe_groups
 from simulator.hardware import Gpu
-from simulator.latency import ConstantStepTimes, Roofline, StepTimes
+from simulator.latency import StepTimes
 from simulator.loading import KVSource, LoadingScheduler
 from simulator.scenario import Scenario, ScenarioError
 from simulator.scheduler import Scheduler, SchedulerSettings
 from simulator.server import plan_server
+from simulator.step_times import step_times_of
 
 __all__ = ["Deployment", "deploy", "deploy_all"]
 
@@ -31,6 +32,8 @@ class Deployment:
     layout: KVCacheLayout
     cache_settings: CacheSettings
     scheduler_settings: SchedulerSettings
+    other_step_times: StepTimes | None = None
+    """Instead of those that the scenario asks for."""
 
     def new_scheduler(self, manager: KVCacheManager | None = None, source: KVSource | None = None) -> Scheduler:
         """A scheduler with an empty pool. Raises KVCacheError for settings that these layers do not allow.
@@ -46,12 +49,7 @@ class Deployment:
     @cached_property
     def step_times(self) -> StepTimes:
         """How long steps take on this server."""
-        scenario = self.scenario
-        if scenario.step_time_s is not None:
-            return ConstantStepTimes(scenario.step_time_s)
-        if self.gpu is None:
-            raise ScenarioError("--gpu: is needed to tell how long steps take; or state --step-time-s")
-        return Roofline(self.model, self.gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype)
+        return self.other_step_times or step_times_of(self.scenario, self.model, self.gpu)
 
     def describe(self) -> dict[str, object]:
         """The pool in plain JSON values."""
@@ -66,6 +64,7 @@ class Deployment:
             "max_concurrency": round(layout.max_concurrency, 6),
             "weight_bytes": self.model.weight_bytes(self.scenario.tensor_parallel_size),
             "groups": describe_groups(layout),
+            "step_times": self.step_times.source,
         }
 
     def resolved_scenario(self) -> dict[str, object]:
@@ -87,6 +86,7 @@ class Deployment:
             "max_num_seqs": limits.max_num_seqs,
             "max_num_batched_tokens": limits.max_num_batched_tokens,
             "prefix_cache_retention_interval": "dense" if retention is None else retention,
+            "num_warmups": self.scenario.num_left_out,
             "scheduler_reserve_full_isl": limits.reserve_full_isl,
         }
 

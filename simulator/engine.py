@@ -91,12 +91,13 @@ def simulate_on(
             arrivals = observer.watch(arrivals_at(trace, deployment, scheduler, observer.rejected, backing.expect))
             run_to_the_end(scheduler, deployment.step_times, arrivals, backing.watch(observer), connect=connect)
     tables = recorder.tables()
+    num_warmups = deployment.scenario.num_left_out
     capacity, tally = deployment.describe(), None if host is None else host.tally()
     return Result(
         scenario=deployment.resolved_scenario(),
         capacity=capacity,
         tables=tables,
-        summary=summarize(**tables, capacity=capacity, host=tally, may_lose=False),
+        summary=summarize(**tables, capacity=capacity, host=tally, may_lose=False, num_warmups=num_warmups),
         measured_memory=backing.measured(),
         host_tally=tally,
     )

@@ -11,6 +11,7 @@ A replica is the process that serves a single server, unchanged: it does not kno
 lives if it fails and returns. What makes replicas come and go is not here: see `simulator.operations`.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
@@ -97,7 +98,8 @@ def _serve(
     env.run()
     while fleet.give_up():
         env.run()
-    results = [replica.result(may_lose=operations != QUIET) for replica in fleet.replicas]
+    num_warmups = math.ceil(scenarios[0].num_left_out / len(scenarios))  # each replica's share
+    results = [replica.result(may_lose=operations != QUIET, num_warmups=num_warmups) for replica in fleet.replicas]
     check_fleet(fleet, results)
     return fleet, results, sessions_of(runs, fleet.load.num)
 

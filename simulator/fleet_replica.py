@@ -188,11 +188,14 @@ class Replica:
         if not self.load.num:
             self.lives.emptied()
 
-    def result(self, *, may_lose: bool = False) -> Result:
-        """Its run over all of its lives, as if it had stood alone; it counts lost requests where any may have been."""
+    def result(self, *, may_lose: bool = False, num_warmups: int = 0) -> Result:
+        """Its run over all of its lives, as if it had stood alone; it counts lost requests where any may have been.
+
+        The first `num_warmups` requests that it got count in no latency.
+        """
         tables = self.recorder.tables()
         capacity, tally = self.deployment.describe(), self._host_tally()
-        summary = summarize(**tables, capacity=capacity, host=tally, may_lose=may_lose)
+        summary = summarize(**tables, capacity=capacity, host=tally, may_lose=may_lose, num_warmups=num_warmups)
         return Result(
             scenario=self.deployment.resolved_scenario(),
             capacity=capacity,

@@ -77,7 +77,8 @@ def combine(
     tallies = [result.host_tally for result in results if result.host_tally is not None]
     host_tally = add_up(tallies) if tallies else None
     pool = {"num_blocks": capacity["num_blocks"] - null_blocks}
-    summary = summarize(**tables, capacity=pool, host=host_tally, may_lose=is_operated)
+    num_warmups = results[0].scenario["num_warmups"]
+    summary = summarize(**tables, capacity=pool, host=host_tally, may_lose=is_operated, num_warmups=num_warmups)
     usable_blocks = capacity["num_blocks"] - len(results)
     summary["kv_cache_usage"]["max"] = rounded(_most_at_once(tables["steps"], "held_blocks") / usable_blocks)
     for column in ("running", "waiting"):

@@ -8,12 +8,28 @@ driver keeps a little for itself: a server prints 79.18 GiB for an H100.
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Literal
 
 from models_configs.quantization import Compute
 
-__all__ = ["GPUS", "Gpu", "UnknownGpuError", "find_gpu"]
+__all__ = ["GPUS", "Generation", "Gpu", "UnknownGpuError", "find_gpu"]
 
 _GIB = 2**30
+
+Generation = Literal[
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "blackwell-ultra",
+    "blackwell-rtx",
+    "cdna3",
+    "cdna4",
+    "tpu-v5e",
+    "tpu-v6e",
+    "gaudi-3",
+]
+"""Of which the units are alike, and the kernels written for them."""
 
 
 class UnknownGpuError(ValueError):
@@ -26,6 +42,7 @@ class Gpu:
 
     name: str
     """Short and in lower case: how the command line knows it."""
+    generation: Generation
     memory_bytes: int
     bandwidth_bytes_per_s: float
     """Of its memory."""
@@ -61,6 +78,7 @@ def _aiconfigurator(file: str) -> str:
 GPUS = (
     Gpu(
         name="a100-40gb",
+        generation="ampere",
         aliases=("a100-40gb-sxm4",),
         memory_bytes=40 * _GIB,
         bandwidth_bytes_per_s=1555e9,
@@ -71,6 +89,7 @@ GPUS = (
     ),
     Gpu(
         name="a100-80gb",
+        generation="ampere",
         aliases=("a100", "a100-80gb-sxm4"),
         memory_bytes=85_899_345_920,
         bandwidth_bytes_per_s=2039e9,
@@ -81,6 +100,7 @@ GPUS = (
     ),
     Gpu(
         name="a100-80gb-pcie",
+        generation="ampere",
         memory_bytes=85_899_345_920,
         bandwidth_bytes_per_s=1935e9,
         bf16_flops_per_s=312e12,
@@ -90,6 +110,7 @@ GPUS = (
     ),
     Gpu(
         name="h100-80gb",
+        generation="hopper",
         aliases=("h100", "h100-80gb-sxm5", "h100-sxm"),
         memory_bytes=85_899_345_920,
         bandwidth_bytes_per_s=3350e9,
@@ -101,6 +122,7 @@ GPUS = (
     ),
     Gpu(
         name="h100-80gb-pcie",
+        generation="hopper",
         memory_bytes=85_899_345_920,
         bandwidth_bytes_per_s=2000e9,
         bf16_flops_per_s=756.5e12,
@@ -111,6 +133,7 @@ GPUS = (
     ),
     Gpu(
         name="h100-nvl-94gb",
+        generation="hopper",
         aliases=("h100-nvl",),
         memory_bytes=94 * _GIB,
         bandwidth_bytes_per_s=3900e9,
@@ -122,6 +145,7 @@ GPUS = (
     ),
     Gpu(
         name="h200",
+        generation="hopper",
         aliases=("h200-141gb", "h200-141gb-sxm"),
         # 139.81 GiB in a vLLM 0.10.2 start-up log: here 141 GB are neither GB nor GiB
         memory_bytes=int(139.81 * _GIB),
@@ -134,6 +158,7 @@ GPUS = (
     ),
     Gpu(
         name="b200",
+        generation="blackwell",
         aliases=("b200-sxm", "b200-180gb"),
         memory_bytes=193_273_528_320,
         bandwidth_bytes_per_s=7700e9,
@@ -146,6 +171,7 @@ GPUS = (
     ),
     Gpu(
         name="b300",
+        generation="blackwell-ultra",
         aliases=("b300-sxm", "b300-288gb"),
         memory_bytes=288_400_343_040,
         bandwidth_bytes_per_s=7750e9,
@@ -157,6 +183,7 @@ GPUS = (
     ),
     Gpu(
         name="gb200",
+        generation="blackwell",
         memory_bytes=198_674_743_296,
         bandwidth_bytes_per_s=8000e9,
         bf16_flops_per_s=2500e12,
@@ -168,6 +195,7 @@ GPUS = (
     ),
     Gpu(
         name="gb300",
+        generation="blackwell-ultra",
         memory_bytes=298_013_687_808,
         bandwidth_bytes_per_s=8000e9,
         bf16_flops_per_s=2500e12,
@@ -179,6 +207,7 @@ GPUS = (
     ),
     Gpu(
         name="l4",
+        generation="ada",
         aliases=("l4-24gb",),
         memory_bytes=25_769_803_776,
         bandwidth_bytes_per_s=300e9,
@@ -190,6 +219,7 @@ GPUS = (
     ),
     Gpu(
         name="l40s",
+        generation="ada",
         aliases=("l40s-48gb",),
         memory_bytes=48_305_799_168,
         bandwidth_bytes_per_s=864e9,
@@ -201,6 +231,7 @@ GPUS = (
     ),
     Gpu(
         name="a10g",
+        generation="ampere",
         memory_bytes=24 * _GIB,
         bandwidth_bytes_per_s=600e9,
         bf16_flops_per_s=70e12,  # not confirmed by a datasheet; the A10 has 125
@@ -210,6 +241,7 @@ GPUS = (
     ),
     Gpu(
         name="a10",
+        generation="ampere",
         memory_bytes=24 * _GIB,
         bandwidth_bytes_per_s=600e9,
         bf16_flops_per_s=125e12,
@@ -219,6 +251,7 @@ GPUS = (
     ),
     Gpu(
         name="rtx-4090",
+        generation="ada",
         aliases=("rtx4090", "4090", "rtx-4090-24gb"),
         memory_bytes=25_250_627_584,
         bandwidth_bytes_per_s=1008e9,
@@ -230,6 +263,7 @@ GPUS = (
     ),
     Gpu(
         name="rtx-pro-6000",
+        generation="blackwell-rtx",
         aliases=("rtx-pro-6000-blackwell", "rtx-pro-6000-96gb"),
         memory_bytes=102_641_958_912,
         bandwidth_bytes_per_s=1792e9,
@@ -242,6 +276,7 @@ GPUS = (
     ),
     Gpu(
         name="mi300x",
+        generation="cdna3",
         memory_bytes=192 * _GIB,
         bandwidth_bytes_per_s=5300e9,
         bf16_flops_per_s=1307.4e12,
@@ -252,6 +287,7 @@ GPUS = (
     ),
     Gpu(
         name="mi325x",
+        generation="cdna3",
         memory_bytes=256 * _GIB,
         bandwidth_bytes_per_s=6000e9,
         bf16_flops_per_s=1307.4e12,
@@ -262,6 +298,7 @@ GPUS = (
     ),
     Gpu(
         name="mi355x",
+        generation="cdna4",
         memory_bytes=288 * _GIB,
         bandwidth_bytes_per_s=8000e9,
         bf16_flops_per_s=2500e12,  # half of fp8
@@ -273,6 +310,7 @@ GPUS = (
     ),
     Gpu(
         name="tpu-v5e",
+        generation="tpu-v5e",
         memory_bytes=16 * _GIB,
         bandwidth_bytes_per_s=819e9,
         bf16_flops_per_s=197e12,
@@ -281,6 +319,7 @@ GPUS = (
     ),
     Gpu(
         name="tpu-v6e",
+        generation="tpu-v6e",
         memory_bytes=32 * _GIB,
         bandwidth_bytes_per_s=1638e9,
         bf16_flops_per_s=918e12,
@@ -289,6 +328,7 @@ GPUS = (
     ),
     Gpu(
         name="gaudi-3",
+        generation="gaudi-3",
         aliases=("gaudi3",),
         memory_bytes=128 * _GIB,
         bandwidth_bytes_per_s=3700e9,

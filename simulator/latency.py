@@ -1,22 +1,18 @@
-"""How long a step takes: the seam, its fake, and a roofline.
+"""How long a step takes: the seam, and its fake.
 
-The roofline walks through the kernels of a forward pass in the order in which a GPU runs them. Each kind
-of kernel takes as long as the slower of its arithmetic and its memory traffic; the kinds follow one
-another, so their times add up.
-
-    # one step
-    # fixed cost | projections, MLPs | experts | attention of prefills | of decodes | states | logits | all-reduces
+Behind it are a roofline (`roofline`), with figures of one's own server if there are some (`calibration`), and
+kernels that were measured (`silicon`).
 """
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from models_configs import Everything, MixingCost, Model, Reach, Routing
 from simulator.batch import Batch
-from simulator.hardware import Gpu
 
-__all__ = ["ConstantStepTimes", "Efficiencies", "Roofline", "StepTimes", "Work"]
+__all__ = ["STATED", "ConstantStepTimes", "StepTimes", "Work"]
+
+STATED = "stated"
+"""Where step times are from that a person says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +37,10 @@ class Work:
 class StepTimes(Protocol):
     """A model of step times."""
 
+    @property
+    def source(self) -> str:
+        """Where they are from, in words."""
+
     def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds."""
 
@@ -53,6 +53,7 @@ class ConstantStepTimes:
     """Every step takes the same time: for tests, and a reader's first experiment."""
 
     seconds: float
+    source: str = STATED
 
     def durations_s(self, batch: Batch) -> list[float]:
         """[batch.num_steps], seconds."""
@@ -61,278 +62,3 @@ class ConstantStepTimes:
     def least_s(self, work: Work) -> float:
         """The steps alone."""
         return self.seconds * work.num_steps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiencies:
-    """What a server reaches of its hardware's peaks, and what each step costs besides.
-
-    Defaults, to be calibrated against measurements of one's own server. Kernel figures are those of vLLM
-    0.24 on an H100, from the tables in PyPI aiconfigurator-core 0.12.0 (systems/data/h100_sxm). With them
-    the time per output token under steady load lies about 8 % on average from 159 published measurements
-    of vLLM with Llama-3.1-70B in FP8, and 13 % from 217 with gpt-oss-120b, on 1 to 8 H100, H200 and B200
-    (systems/silicon_sample.csv, overloaded runs left out).
-    """
-
-    matmul_compute: float = 0.70
-    """Of peak FLOP/s in projections and dense MLPs: the kernels alone reach 0.80 from 512 tokens on;
-    norms, rotary positions and activations between them take the rest."""
-    expert_compute: float = 0.40
-    """The same for routed experts: the grouped kernels alone reach 0.41 to 0.57 with 8,192 tokens,
-    depending on how evenly these choose."""
-    prefill_attention_compute: float = 0.55
-    """Of peak FLOP/s: 0.40 for 2,048 new tokens, 0.60 for 8,192 (128 elements a head)."""
-    decode_attention_compute: float = 0.30
-    """Of peak FLOP/s, for one query at a time. Assumed; seldom what limits."""
-    scan_compute: float = 0.02
-    """Of peak FLOP/s in a Mamba scan, which runs on vector and exponential units: those of an H100
-    reach 0.07 of its matrix peak, and a third of that is assumed."""
-    weight_bandwidth: float = 0.83
-    """Of memory bandwidth while weights are read: 2,780 GB/s of 3,350 for 1 to 128 tokens."""
-    expert_bandwidth: float = 0.65
-    """The same for routed experts: 0.5 for 4 tokens, 0.7 for 128 (gpt-oss-120b)."""
-    kv_bandwidth: float = 0.75
-    """Of memory bandwidth while KV is read: 0.6 for a small batch, 0.9 for a large one."""
-    link_bandwidth: float = 0.65
-    """Of the one-way link rate in an all-reduce: 0.6 to 0.7 for 64 MB and more over 2 to 8 GPUs."""
-    all_reduce_rank_s: float = 2e-6
-    """Latency of one all-reduce, for each rank: NCCL takes 6, 10 and 16 microseconds over 2, 4 and 8."""
-    step_s: float = 0.8e-3
-    """Scheduling, input preparation and sampling that are not hidden behind the GPU: what the published
-    measurements leave unexplained, together with the next."""
-    layer_s: float = 25e-6
-    """Launches, norms and the shortest attention kernel of one layer: 11 to 14 microseconds for the last
-    alone."""
-    request_layer_s: float = 0.2e-6
-    """For each decoding request in each attention kernel: 0.44 ms for 2,048 requests of one token each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """A kind of kernel whose work grows with what it is given, but whose weights must be read anyway."""
-
-    seconds_per_item: float
-    """Arithmetic for one token (or row)."""
-    weights_s: float
-    """Reading the weights."""
-
-    def seconds(self, num_items: int) -> float:
-        return max(num_items * self.seconds_per_item, self.weights_s)
-
-    def least_s(self, num_items: float, num_steps: float) -> float:
-        # A sum of maxima is at least the maximum of the sums.
-        return max(num_items * self.seconds_per_item, num_steps * self.weights_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _ExpertStage:
-    """Equal routed experts of some layers, of which a step reads those that its tokens choose."""
-
-    routing: Routing
-    seconds_per_token: float
-    expert_read_s: float
-    """Reading one expert in each of those layers."""
-
-    def seconds(self, num_tokens: int) -> float:
-        return max(num_tokens * self.seconds_per_token, self._reads_s(num_tokens))
-
-    def _reads_s(self, num_tokens: int) -> float:
-        # A token misses an expert with probability 1 - k/E, all tokens miss it with its power:
-        # choices taken as even and independent.
-        routing = self.routing
-        missed = (1 - routing.top_k / routing.num_experts) ** num_tokens
-        return routing.num_experts * (1 - missed) * self.expert_read_s
-
-    def least_s(self, work: Work) -> float:
-        # Reading is concave in a step's tokens: the least for each of them in the fullest step, and in any step no less
-        # than for one token.
-        reads_s = self._reads_s(work.max_step_tokens) * work.num_tokens / work.max_step_tokens
-        return max(work.num_tokens * self.seconds_per_token, reads_s, work.num_steps * self._reads_s(1))
-
-
-@dataclass(frozen=True, slots=True)
-class _AttentionStage:
-    """All layers of one reach."""
-
-    reach: Reach
-    prefill_seconds_per_pair: float
-    seconds_per_token_read: float
-    decode_seconds_per_token: float
-    """For each token that a decode attends to: the slower of arithmetic and traffic, which grow alike."""
-
-    def prefill_s(self, chunks: tuple[tuple[int, int], ...]) -> float:
-        reach = self.reach
-        num_pairs = num_tokens_read = 0
-        for num_new, num_computed in chunks:
-            num_pairs += reach.num_pairs(num_new, num_computed)
-            num_tokens_read += reach.seen_before(num_computed) + num_new
-        return max(num_pairs * self.prefill_seconds_per_pair, num_tokens_read * self.seconds_per_token_read)
-
-
-class Roofline:
-    """Step times from first principles: FLOPs over peak, bytes over bandwidth, and fixed costs.
-
-    All that depends on the model and the hardware alone is worked out at birth: a step then costs a
-    few multiplications for each stage and prefill chunk.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        gpu: Gpu,
-        tensor_parallel: int = 1,
-        kv_cache_dtype: str = "auto",
-        efficiencies: Efficiencies | None = None,
-    ) -> None:
-        """Precompute. Raises ValueError where the model cannot be split over `tensor_parallel` ranks."""
-        self._gpu = gpu
-        self._efficiencies = efficiencies or Efficiencies()
-        self._tensor_parallel = tensor_parallel
-        options = model.kv_cache_options(tensor_parallel=tensor_parallel, kv_cache_dtype=kv_cache_dtype)
-        costs = Counter(model.mixing_costs(options))
-
-        self._dense = self._dense_stage(model)
-        self._experts = [
-            self._expert_stage(routing, count) for routing, count in Counter(model.routings(tensor_parallel)).items()
-        ]
-        self._logits = self._matmul_stage(model.embedding_parameters(tensor_parallel), model.element_bytes)
-        # full attention first, then as Batch.decode_window_tokens has them
-        self._attention = [self._attention_stage(reach, costs) for reach in (Everything(), *model.reaches)]
-        self._scan_token_s, self._state_request_s = self._state_seconds(costs)
-        self._decode_request_s = self._efficiencies.request_layer_s * sum(
-            count for cost, count in costs.items() if cost.bytes_per_token
-        )
-        self._link_token_s, self._link_row_s = self._link_seconds(model)
-        self._fixed_s = self._fixed_seconds(model)
-
-    def durations_s(self, batch: Batch) -> list[float]:
-        """How long each step of the batch takes: [batch.num_steps], seconds.
-
-        Decodes' contexts grow linearly, and so does the time: in a row of steps nothing else changes.
-        """
-        first_s = self._first_step_s(batch)
-        if batch.num_steps == 1:
-            return [first_s]
-        growth_s = self._growth_s(batch)
-        return [first_s + growth_s * step for step in range(batch.num_steps)]
-
-    def least_s(self, work: Work) -> float:
-        """Seconds that no schedule of this work can do without: each kind of kernel at its best, one after the other.
-
-        A step's time is a sum of parts that are linear in what it computes, or the maximum of linear ones; summed over
-        all steps each is at least what it is for the sums (those of experts: see there).
-        """
-        seconds = work.num_steps * self._fixed_s
-        seconds += self._dense.least_s(work.num_tokens, work.num_steps)
-        seconds += self._logits.least_s(work.num_rows, work.num_steps)
-        seconds += work.num_tokens * (self._link_token_s + self._scan_token_s)
-        seconds += work.num_rows * (self._link_row_s + self._state_request_s)
-        seconds += work.num_decodes * self._decode_request_s
-        for experts in self._experts:
-            seconds += experts.least_s(work)
-        for stage, pairs, reads in zip(self._attention, work.prefill_pairs, work.decode_reads, strict=True):
-            seconds += pairs * stage.prefill_seconds_per_pair + reads * stage.decode_seconds_per_token
-        return seconds
-
-    def _growth_s(self, batch: Batch) -> float:
-        """By how much each step of a row takes longer than the one before it."""
-        if not batch.num_decodes:
-            return 0.0
-        growths = (batch.num_decodes, *batch.decode_window_growth)
-        return sum(
-            growth * stage.decode_seconds_per_token for stage, growth in zip(self._attention, growths, strict=True)
-        )
-
-    def _first_step_s(self, batch: Batch) -> float:
-        num_decodes = batch.num_decodes
-        num_requests = num_decodes + len(batch.prefill_chunks)
-        num_tokens = batch.num_tokens
-        # every scheduled request gets logits for its last token, even where the prompt goes on
-        seconds = self._fixed_s + self._dense.seconds(num_tokens) + self._logits.seconds(num_requests)
-        seconds += num_tokens * (self._link_token_s + self._scan_token_s)
-        seconds += num_requests * (self._link_row_s + self._state_request_s)
-        for experts in self._experts:
-            seconds += experts.seconds(num_tokens)
-        if batch.prefill_chunks:
-            for stage in self._attention:
-                seconds += stage.prefill_s(batch.prefill_chunks)
-        if num_decodes:
-            seconds += num_decodes * self._decode_request_s
-            context_tokens = (batch.decode_context_tokens, *batch.decode_window_tokens)
-            for stage, before in zip(self._attention, context_tokens, strict=True):
-                seconds += (before + num_decodes) * stage.decode_seconds_per_token  # each sees itself too
-        return seconds
-
-    # What the constructor works out
-
-    def _compute_s(self, flops: float, efficiency: float) -> float:
-        return flops / (self._gpu.bf16_flops_per_s * efficiency)
-
-    def _transfer_s(self, num_bytes: float, efficiency: float) -> float:
-        return num_bytes / (self._gpu.bandwidth_bytes_per_s * efficiency)
-
-    def _matmul_stage(self, num_parameters: int, element_bytes: int) -> _Stage:
-        efficiencies = self._efficiencies
-        return _Stage(
-            seconds_per_item=self._compute_s(2 * num_parameters, efficiencies.matmul_compute),
-            weights_s=self._transfer_s(num_parameters * element_bytes, efficiencies.weight_bandwidth),
-        )
-
-    def _dense_stage(self, model: Model) -> _Stage:
-        """All weights that every token passes: projections, dense MLPs, shared experts, routers, norms."""
-        num_parameters = sum(layer.num_shared_parameters(self._tensor_parallel) for layer in model.layers)
-        return self._matmul_stage(num_parameters, model.element_bytes)
-
-    def _expert_stage(self, routing: Routing, num_layers: int) -> _ExpertStage:
-        efficiencies = self._efficiencies
-        flops = 2 * num_layers * routing.top_k * routing.expert_parameters
-        return _ExpertStage(
-            routing=routing,
-            seconds_per_token=self._compute_s(flops, efficiencies.expert_compute),
-            expert_read_s=self._transfer_s(num_layers * routing.expert_bytes, efficiencies.expert_bandwidth),
-        )
-
-    def _attention_stage(self, reach: Reach, costs: Counter[MixingCost]) -> _AttentionStage:
-        efficiencies = self._efficiencies
-        alike = [(cost, count) for cost, count in costs.items() if cost.reach == reach]
-        flops_per_pair = sum(count * cost.flops_per_pair for cost, count in alike)
-        read_s = self._transfer_s(sum(count * cost.bytes_per_token for cost, count in alike), efficiencies.kv_bandwidth)
-        return _AttentionStage(
-            reach=reach,
-            prefill_seconds_per_pair=self._compute_s(flops_per_pair, efficiencies.prefill_attention_compute),
-            seconds_per_token_read=read_s,
-            decode_seconds_per_token=max(
-                self._compute_s(flops_per_pair, efficiencies.decode_attention_compute), read_s
-            ),
-        )
-
-    def _state_seconds(self, costs: Counter[MixingCost]) -> tuple[float, float]:
-        """Scanning one token, and moving the states of one request."""
-        flops = sum(count * cost.flops_per_token for cost, count in costs.items())
-        num_bytes = sum(count * cost.bytes_per_request for cost, count in costs.items())
-        return (
-            self._compute_s(flops, self._efficiencies.scan_compute),
-            self._transfer_s(num_bytes, self._efficiencies.kv_bandwidth),
-        )
-
-    def _num_all_reduces(self, model: Model) -> int:
-        """After each attention part, each MLP and the embedding, which all are split."""
-        return 2 * len(model.layers) + 1 if self._tensor_parallel > 1 else 0
-
-    def _link_seconds(self, model: Model) -> tuple[float, float]:
-        """All-reducing one token's hidden states, and gathering one row of logits.
-
-        A ring moves 2 (n - 1) / n of the data over each link for an all-reduce, half of that for a gather.
-        """
-        part = (self._tensor_parallel - 1) / self._tensor_parallel
-        bytes_per_s = self._gpu.interconnect_bytes_per_s * self._efficiencies.link_bandwidth
-        hidden_bytes = self._num_all_reduces(model) * model.hidden_size * model.element_bytes
-        return 2 * part * hidden_bytes / bytes_per_s, part * model.vocab_size * model.element_bytes / bytes_per_s
-
-    def _fixed_seconds(self, model: Model) -> float:
-        efficiencies = self._efficiencies
-        return (
-            efficiencies.step_s
-            + len(model.layers) * efficiencies.layer_s
-            + self._num_all_reduces(model) * self._tensor_parallel * efficiencies.all_reduce_rank_s
-        )

@@ -21,6 +21,7 @@ __all__ = [
     "PERCENTILES",
     "STATISTICS",
     "Timeline",
+    "arrival_after",
     "count_requests",
     "distribution",
     "inter_token_latencies",
@@ -28,6 +29,7 @@ __all__ = [
     "num_at_once",
     "over_time",
     "rounded",
+    "since",
     "summarize",
     "times_per_output_token_s",
     "times_to_first_token_s",
@@ -56,7 +58,7 @@ class Timeline:
     """[bins] the most in the bin."""
 
 
-def summarize(
+def summarize(  # noqa: PLR0913
     requests: Columns,
     steps: Columns,
     token_gaps: Columns,
@@ -64,21 +66,26 @@ def summarize(
     host: HostTally | None = None,
     *,
     may_lose: bool = False,
+    num_warmups: int = 0,
 ) -> dict[str, Any]:
     """All measures of a run as plain values, in a fixed order of keys, ready for JSON.
 
-    `host` is of its host tier; lost requests are counted where any may have been.
+    `host` is of its host tier; lost requests are counted where any may have been. The first `num_warmups` requests to
+    arrive count in no latency; gaps between tokens that are not one step long are those of the whole run.
     """
     span_s = makespan_s(requests, steps)
-    gaps_s, gap_counts = inter_token_latencies(steps, token_gaps)
+    from_s = arrival_after(requests, num_warmups)
+    measured = since(requests, "arrival_s", from_s)
+    gaps_s, gap_counts = inter_token_latencies(since(steps, "start_s", from_s), token_gaps)
     summary = {
-        "requests": count_requests(requests, may_lose=may_lose),
+        "requests": count_requests(requests, may_lose=may_lose)
+        | ({"left_out": int(np.sum(_floats(requests, "arrival_s") < from_s))} if num_warmups else {}),
         "makespan_s": span_s,
-        "ttft_s": distribution(times_to_first_token_s(requests)),
-        "tpot_s": distribution(times_per_output_token_s(requests)),
+        "ttft_s": distribution(times_to_first_token_s(measured)),
+        "tpot_s": distribution(times_per_output_token_s(measured)),
         "itl_s": distribution(gaps_s, gap_counts),
-        "e2e_s": distribution(_elapsed_s(_where(requests, _finished(requests), "arrival_s", "finish_s"), "finish_s")),
-        "queue_s": distribution(_elapsed_s(requests, "first_scheduled_s")),
+        "e2e_s": distribution(_elapsed_s(_where(measured, _finished(measured), "arrival_s", "finish_s"), "finish_s")),
+        "queue_s": distribution(_elapsed_s(measured, "first_scheduled_s")),
         "throughput": _throughput(requests, span_s),
         "prefix_cache_hit_rate": _share_of_prompts(requests, "cached_tokens"),
         "preemptions": {
@@ -132,6 +139,22 @@ def makespan_s(requests: Columns, steps: Columns) -> float:
     """Seconds from the first arrival to the end of the last step; 0 where nothing ran."""
     arrivals_s, ends_s = _floats(requests, "arrival_s"), _floats(steps, "end_s")
     return float(ends_s.max() - arrivals_s.min()) if len(arrivals_s) and len(ends_s) else 0.0
+
+
+def arrival_after(requests: Columns, num_warmups: int) -> float:
+    """When the first request arrived, in seconds, that is no warm-up; where all are, never."""
+    if not num_warmups:
+        return -math.inf
+    arrivals_s = np.sort(_floats(requests, "arrival_s"))
+    return float(arrivals_s[num_warmups]) if num_warmups < len(arrivals_s) else math.inf
+
+
+def since(table: Columns, column: str, from_s: float) -> Columns:
+    """The rows of a table whose time in this column is `from_s` or later."""
+    if from_s == -math.inf:
+        return table
+    kept = _floats(table, column) >= from_s
+    return {name: np.asarray(values)[kept] for name, values in table.items()}
 
 
 def times_to_first_token_s(requests: Columns) -> Floats:

@@ -5,7 +5,6 @@ A `Trial` can be sent to another process or machine; `answer_to` answers there, 
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,7 @@ from simulator.deployment import Deployment, deploy
 from simulator.engine import simulate_on, workload_of
 from simulator.fleet import simulate_fleet
 from simulator.fleet_options import FleetOptions, fleet_of
-from simulator.metrics import inter_token_latencies, rounded, weighted_percentiles
+from simulator.metrics import arrival_after, inter_token_latencies, rounded, since, weighted_percentiles
 from simulator.mistakes import MISTAKES
 from simulator.result import Result
 from simulator.scenario import Scenario
@@ -121,9 +120,9 @@ def result_of(trial: Trial) -> Result:
 def _measured(trial: Trial, result: Result) -> dict[str, Any]:
     requests, summary = result.tables["requests"], result.summary
     arrivals_s = np.asarray(requests["arrival_s"], dtype=np.float64)
-    from_s = float(np.sort(arrivals_s)[int(len(arrivals_s) * trial.warm_up)]) if len(arrivals_s) else 0.0
+    from_s = arrival_after(requests, int(len(arrivals_s) * trial.warm_up))
     times = _Times.of(requests, from_s)
-    gaps = inter_token_latencies(_from(result.tables["steps"], from_s), result.tables["token_gaps"])
+    gaps = inter_token_latencies(since(result.tables["steps"], "start_s", from_s), result.tables["token_gaps"])
     finish_s = np.asarray(requests["finish_s"], dtype=np.float64)
     is_measured = (arrivals_s >= from_s) & ~np.isnan(finish_s)
     return {
@@ -135,12 +134,6 @@ def _measured(trial: Trial, result: Result) -> dict[str, Any]:
         "rejected_reasons": summary["requests"]["rejected_reasons"],
         "hit_rate": summary["prefix_cache_hit_rate"],
     }
-
-
-def _from(steps: Columns, from_s: float) -> Mapping[str, npt.NDArray[Any]]:
-    """The rows of steps that began at a time or later."""
-    kept = np.asarray(steps["start_s"]) >= from_s
-    return {name: np.asarray(steps[name])[kept] for name in ("start_s", "end_s", "num_steps", "num_decodes")}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from simulator.planner import Candidate, Choice
 from simulator.planner_options import Server
 from simulator.planner_runs import Finding, FleetVerdict
 from simulator.planner_study import FleetPlan, Relief, binding
+from simulator.step_times import how_far_off
 from simulator.summary_table import format_number, format_seconds, format_share, listed
 
 __all__ = [
@@ -25,10 +26,6 @@ __all__ = [
 
 _MONTH_HOURS = 730
 _MOST_WALLS = 3
-_STEP_TIMES = (
-    "Step times are a roofline with efficiencies from published measurements, about a tenth from them on average: a"
-    " limit that is kept by less may be broken on a real server."
-)
 _MONOTONE = "A replica more is taken never to make a fleet worse, and GPUs to be had at the price, in nodes of eight."
 
 
@@ -352,7 +349,8 @@ def cannot_know(plan: FleetPlan) -> list[str]:
         )
     else:
         assumed = "The fleet is planned for this trace: for traffic like it, at its rate, and for no growth."
-    return [_STEP_TIMES, assumed, _prices_in_words(plan), _MONOTONE]
+    chosen = dict.fromkeys(server.settings.get("step_times", "roofline") for server in plan.servers.values())
+    return [how_far_off(chosen), assumed, _prices_in_words(plan), _MONOTONE]
 
 
 def _prices_in_words(plan: FleetPlan) -> str:

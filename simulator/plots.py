@@ -44,6 +44,7 @@ __all__ = [
     "import_matplotlib",
     "in_unit",
     "legend_above",
+    "logarithmic",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +75,7 @@ _CURVE_POINTS = 500
 _WIDTH_INCHES = 9.6
 _DOTS_PER_INCH = 110
 _GIB = 2.0**30
+_FEW_DECADES = 4
 
 _POOL_PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("read or written by the step", _BLUE, ("readable", "reserved", "states")),
@@ -361,3 +363,14 @@ def as_png(draw: Callable[[FigureBase], None], height_inches: float) -> bytes:
         buffer = BytesIO()
         figure.savefig(buffer, format="png", dpi=_DOTS_PER_INCH, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def logarithmic(axes: Axes, low: float, high: float) -> None:
+    """Make both axes logarithmic, with round numbers between these ends."""
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    factors = (1, 2, 5) if len(decades) <= _FEW_DECADES else (1,)
+    ticks = [tick for decade in decades for factor in factors if low <= (tick := factor * 10.0**decade) <= high]
+    for set_scale, set_ticks in ((axes.set_xscale, axes.set_xticks), (axes.set_yscale, axes.set_yticks)):
+        set_scale("log")
+        set_ticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axes.tick_params(which="minor", bottom=False, left=False, labelbottom=False, labelleft=False)

@@ -109,7 +109,9 @@ class Scenario(BaseModel):
     gpu: str | None = None
     """Accelerator of each rank."""
     step_time_s: Annotated[float, Field(gt=0)] | None = None
-    """Every step takes so many seconds; None: a roofline of `gpu`."""
+    """Every step takes so many seconds; None: as `step_times` has it."""
+    step_times: Annotated[str, Field(min_length=1)] = "roofline"
+    """"roofline", "silicon" (kernels that were measured), or a file of `kvplan calibrate`."""
 
     # Traffic.
     trace: Path | None = None
@@ -128,6 +130,8 @@ class Scenario(BaseModel):
     seed: Annotated[int, Field(ge=0)] = 0
     concurrency: Count | None = None
     """Closed loop: so many requests are in flight, whenever they would have arrived."""
+    num_warmups: Annotated[int, Field(ge=0)] | None = None
+    """So many requests, the first to arrive, count in no latency; None: of `concurrency` the first in flight."""
     concurrent_sessions: Count | None = None
     """Closed loop: at most so many sessions are open, each of which waits for its calls."""
     session_rate: Annotated[float, Field(gt=0)] | None = None
@@ -195,6 +199,11 @@ class Scenario(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ScenarioError(_first_line(error)) from None
+
+    @property
+    def num_left_out(self) -> int:
+        """Requests, the first to arrive, that count in no latency."""
+        return (self.concurrency or 0) if self.num_warmups is None else self.num_warmups
 
     @property
     def retention_interval(self) -> int | None:

@@ -22,6 +22,7 @@ from simulator.measures import gpus_of
 from simulator.mistakes import MISTAKES
 from simulator.router import router_name
 from simulator.scenario import Scenario, ScenarioError
+from simulator.step_times import calibration_at
 from workloads import Trace, TraceError, TraceRequest, read_trace
 
 __all__ = ["Point", "Status", "kvplan_version", "read_once", "run_point", "traffic_in", "why_another", "without_run"]
@@ -50,15 +51,16 @@ class Point:
     def key(self) -> str:
         """A hash (hexadecimal digits) of all that decides the result, and of nothing else.
 
-        Settings with their defaults filled in, the contents of the trace and of a model's file, kvplan's version;
-        not where files lie, nor the order in which settings were written. Raises ScenarioError where a file cannot
-        be read.
+        Settings with their defaults filled in, the contents of the trace, of a model's file and of a calibration,
+        kvplan's version; not where files lie, nor the order in which settings were written. Raises ScenarioError where
+        a file cannot be read.
         """
         identity = {
             "kvplan": kvplan_version(),
             "settings": self._resolved(),
             "trace": _digest_of(self.scenario.trace),
             "model": _digest_of(_model_file(self.scenario.model)),
+            "step_times": _digest_of(calibration_at(self.scenario.step_times)),
         }
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -97,6 +99,7 @@ def _resolved_without_traffic(scenario: Scenario) -> dict[str, Any]:
 def _without_paths(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The same with the names of files alone."""
     kept = {name: value for name, value in settings.items() if name != "trace"}
+    kept["step_times"] = Path(kept["step_times"]).name
     return kept if _model_file(kept["model"]) is None else {**kept, "model": Path(kept["model"]).name}
 
 

@@ -8,10 +8,12 @@ from typing import Any
 from kvcache.policies import policy_named
 from models_configs import find_model
 from simulator.asked import prepare
+from simulator.calibration_file import read_calibration
 from simulator.fleet_options import FleetOptions
 from simulator.hardware import find_gpu
 from simulator.mistakes import MISTAKES
 from simulator.scenario import Scenario, ScenarioError
+from simulator.step_times import calibration_at
 from simulator.study_point import Point, traffic_in
 from simulator.toml_file import is_number
 from workloads import read_trace
@@ -86,10 +88,16 @@ def _look_up_trace(trace: Path | None, folder: Path) -> None:
         read_trace(folder / trace)
 
 
+def _look_up_step_times(chosen: str, folder: Path) -> None:
+    if (file := calibration_at(chosen)) is not None:
+        read_calibration(folder / file)
+
+
 _LOOK_UPS: dict[str, Callable[[Any, Path], object]] = {
     "model": lambda model, folder: find_model(_model_at(model, folder)),
     "gpu": lambda gpu, folder: None if gpu is None else find_gpu(gpu),
     "grouping": lambda grouping, folder: None if grouping is None else policy_named(grouping),
+    "step_times": _look_up_step_times,
     "trace": _look_up_trace,
 }
 """Names that lead somewhere."""
@@ -130,6 +138,8 @@ def point_of(settings: Mapping[str, Any], folder: Path) -> Point:
     server["model"] = _model_at(server["model"], folder)
     if server.get("trace") is not None:
         server["trace"] = (folder / server["trace"]).absolute()
+    if (file := calibration_at(server.get("step_times", "roofline"))) is not None:
+        server["step_times"] = str((folder / file).absolute())
     fleet = {name: value for name, value in settings.items() if name in FLEET}
     if not _has_router(fleet):
         fleet.pop("router", None)

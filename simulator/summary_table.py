@@ -207,6 +207,8 @@ def _request_lines(requests: Mapping[str, Any]) -> list[tuple[str, str]]:
             lines.append((f"Requests {end}", f"{requests[end]:,} ({list_reasons(requests, end)})"))
     if requests["unfinished"]:
         lines.append(("Requests unfinished", f"{requests['unfinished']:,}"))
+    if requests.get("left_out"):
+        lines.append(("Left out of latencies", f"the first {requests['left_out']:,}"))
     return lines
 
 

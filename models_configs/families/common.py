@@ -13,6 +13,7 @@ __all__ = [
     "ATTENTION_MODULE",
     "EXPERT_MODULE",
     "MLP_MODULE",
+    "NVFP4_BUT_ATTENTION",
     "SHARED_EXPERT_MODULE",
     "draft_layer_of",
     "integer_of_each_layer",
@@ -34,6 +35,13 @@ ATTENTION_MODULE = "model.layers.1.self_attn.q_proj"
 MLP_MODULE = "model.layers.1.mlp.down_proj"
 EXPERT_MODULE = "model.layers.1.mlp.experts.1.down_proj"
 SHARED_EXPERT_MODULE = "model.layers.1.mlp.shared_experts.down_proj"
+
+NVFP4_BUT_ATTENTION = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "ignore": ["lm_head", "model.layers.*.self_attn", "model.layers.*.block_sparse_moe.gate"],
+}
+"""As NVIDIA stores models with experts in 4 bits; its files name each layer."""
 
 
 def stored_format(config: HFConfig, module: str) -> WeightFormat | None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from models_configs.families.common import (
     ATTENTION_MODULE,
+    NVFP4_BUT_ATTENTION,
     draft_layer_of,
     layer_of,
     layers_of,
@@ -161,6 +162,13 @@ FAMILY = Family(
             hf_id="moonshotai/Kimi-K2.5",
             config={**_KIMI_K2, "max_position_embeddings": 262144, "quantization_config": _INT4_EXPERTS},
             source=aiconfigurator("moonshotai/Kimi-K2.5"),
+            confidence=Confidence.CONFIG,
+        ),
+        Published(
+            name="kimi-k2.5-nvfp4",
+            hf_id="nvidia/Kimi-K2.5-NVFP4",
+            config={**_KIMI_K2, "max_position_embeddings": 262144, "quantization_config": NVFP4_BUT_ATTENTION},
+            source=aiconfigurator("nvidia/Kimi-K2.5-NVFP4"),
             confidence=Confidence.CONFIG,
         ),
     ),

@@ -46,11 +46,13 @@ def test_without_a_command_help_names_them_all(kvplan, arguments):
     assert (shown.code, shown.err) == (0, "")
     assert all(
         f"\n  {command} " in shown.out
-        for command in ("simulate", "capacity", "models", "waste", "sweep", "compare", "trace", "explain")
+        for command in ("simulate", "capacity", "models", "waste", "sweep", "compare", "trace", "explain", "calibrate")
     )
 
 
-@pytest.mark.parametrize("command", ["simulate", "capacity", "models", "waste", "sweep", "compare", "trace", "explain"])
+@pytest.mark.parametrize(
+    "command", ["simulate", "capacity", "models", "waste", "sweep", "compare", "trace", "explain", "calibrate"]
+)
 def test_help_says_what_a_command_and_each_of_its_flags_does(kvplan, command):
     shown = kvplan(command, "--help")
     assert (shown.code, shown.err) == (0, "")

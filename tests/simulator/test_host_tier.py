@@ -20,8 +20,8 @@ from simulator.engine import run_to_the_end
 from simulator.hardware import find_gpu
 from simulator.host_link import HostLink
 from simulator.host_tier import FETCH_LATENCY_S, GIB, HostMemory, best_fetch, prefill_s, with_host_memory
-from simulator.latency import Roofline
 from simulator.recorder import Recorder
+from simulator.roofline import Roofline
 from simulator.scheduler import SchedulerSettings
 from tests.kvcache.pools import full, mamba, sliding
 from tests.simulator.conftest import MAX_MODEL_LEN, Arrival, Log, new_request, run
