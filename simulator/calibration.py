@@ -121,12 +121,12 @@ def fit_efficiencies(
     """The efficiencies with which a roofline comes closest to measured times.
 
     `start`: those of figures about which the data say nothing. `overlaps`: values of `matmul_overlap` to choose from;
-    another than the first is taken if it is plainly better. `own_error`: of the roofline; the larger, the more the
-    start counts.
+    another than the start's (the first, where it is none of them) is taken if it is plainly better. `own_error`: of
+    the roofline; the larger, the more the start counts.
     """
     start = start or Efficiencies()
     fits, x = [], np.ones(len(PRICED))
-    for overlap in overlaps:
+    for overlap in sorted(overlaps, key=lambda overlap: overlap != start.matmul_overlap):
         fit, x = _Problem(roofline_of, spans, replace(start, matmul_overlap=overlap), own_error).solve(x)
         fits.append(fit)
     simplest, best = fits[0], min(fits, key=lambda fit: fit.error)
