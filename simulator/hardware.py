@@ -19,6 +19,7 @@ _GIB = 2**30
 Generation = Literal[
     "ampere",
     "ada",
+    "ada-rtx",
     "hopper",
     "blackwell",
     "blackwell-ultra",
@@ -251,7 +252,7 @@ GPUS = (
     ),
     Gpu(
         name="rtx-4090",
-        generation="ada",
+        generation="ada-rtx",
         aliases=("rtx4090", "4090", "rtx-4090-24gb"),
         memory_bytes=25_250_627_584,
         bandwidth_bytes_per_s=1008e9,

@@ -94,7 +94,7 @@ def test_the_scripts_of_the_readme_exist():
 @cache
 def flags() -> set[str]:
     """All that the command line knows."""
-    commands = ("simulate", "plan", "capacity", "models", "waste", "sweep", "compare", "calibrate")
+    commands = ("simulate", "plan", "capacity", "models", "waste", "sweep", "compare", "calibrate", "validate")
     helps = (run_command(f"kvplan {command} --help", ROOT) for command in commands)
     return set(re.findall(r"--[\w-]+", " ".join(helps)))
 
