@@ -58,8 +58,18 @@ def silicon_step_times(
 
 
 def _names_of(model: Model) -> list[str]:
-    """Under which the tables know a model: repositories of the same shape."""
-    return [known_as for known_as in sorted(KNOWN_MODELS) if (known := _known(known_as)) and known.name == model.name]
+    """Under which the tables know a model of this shape, however it stores its weights: its own name first."""
+    alike = [
+        (known.name != model.name, known_as)
+        for known_as in KNOWN_MODELS
+        if (known := _known(known_as)) and _shape(known) == _shape(model)
+    ]
+    return [known_as for _, known_as in sorted(alike)]
+
+
+def _shape(model: Model) -> tuple[object, ...]:
+    sizes = (model.num_parameters, model.num_active_parameters, len(model.layers), model.hidden_size, model.vocab_size)
+    return *sizes, tuple(model.mixing_costs(model.kv_cache_options()))
 
 
 def _known(known_as: str) -> Model | None:
@@ -75,7 +85,7 @@ def _nearest(model: Model, tensor_parallel: int) -> list[tuple[Model, str]]:
     alike = [
         (found, name)
         for found, name in known.values()
-        if _kind(found) == _kind(model) and found.can_split(tensor_parallel) and found.name != model.name
+        if _kind(found) == _kind(model) and found.can_split(tensor_parallel) and _shape(found) != _shape(model)
     ]
     return sorted(alike, key=lambda entry: _distance(entry[0], model))[:MOST_TRIES]
 
