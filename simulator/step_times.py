@@ -19,9 +19,8 @@ BUILT_IN = ("roofline", "silicon")
 """Models of step times that need no file."""
 
 _WORTH = {
-    "roofline": "a roofline: published measurements lie about a tenth from its TPOT and a fifth from its TTFT (medians)",
-    "silicon": "measured kernels, added up: published measurements lie about a tenth from TPOT and a sixth from TTFT"
-    " (medians)",
+    "roofline": "a roofline (published measurements lie about a tenth from its TPOT, a fifth from its TTFT)",
+    "silicon": "measured kernels (published measurements lie about a tenth from their TPOT, a sixth from their TTFT)",
 }
 
 
