@@ -9,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from simulator import Scenario, recorder, simulate
+from simulator import Scenario, simulate
 from simulator.deployment import deploy
 from simulator.disaggregation import Servers, simulate_disaggregated
 from simulator.executors import ThisProcess
@@ -47,8 +47,7 @@ def draw(path: Path, height_inches: float, fill: Callable[[Figure], None]) -> No
 
 
 def one_h100(figure: Figure) -> None:
-    recorder.BATCHES_PER_SAMPLE = 8  # finer than a run takes them: this picture is about the bytes
-    result = simulate(QUESTION)
+    result = simulate(QUESTION, batches_per_sample=8)  # more often than a run does: this picture is about the bytes
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.15, 1))
     draw_pool_bytes(result, upper)
     draw_requests(result, lower)
