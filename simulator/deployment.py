@@ -64,7 +64,7 @@ class Deployment:
             "max_concurrency": round(layout.max_concurrency, 6),
             "weight_bytes": self.model.weight_bytes(self.scenario.tensor_parallel_size),
             "groups": describe_groups(layout),
-            "step_times": self.step_times.source,
+            "step_times": None if self.gpu is None and self.scenario.step_time_s is None else self.step_times.source,
         }
 
     def resolved_scenario(self) -> dict[str, object]:

@@ -18,7 +18,7 @@ def test_every_generation_has_a_gpu():
 
 def test_gpus_that_nobody_measured_have_the_defaults():
     unmeasured = {gpu.name for gpu in GPUS if efficiencies_of(gpu, async_scheduling=True) == Efficiencies()}
-    assert unmeasured == {"mi300x", "mi325x", "mi355x", "tpu-v5e", "tpu-v6e", "gaudi-3"}
+    assert unmeasured == {"rtx-4090", "mi300x", "mi325x", "mi355x", "tpu-v5e", "tpu-v6e", "gaudi-3"}
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -41,9 +41,11 @@ def test_the_cheapest_fleet_of_any_model_is_the_answer_and_the_others_say_what_t
     assert fleet(both["answer"]) == small
     assert {model: fleet(each) for model, each in both["best_of_others"].items()} == {"gemma-3-12b": large}
     assert both["question"]["models"] == ["gemma-3-12b", "llama-3.1-8b"]
-    said = "the cheapest fleet that was found to hold is 2 replicas of gemma-3-12b on l40s: $2.18 an hour, +100% price."
-    assert f"Of gemma-3-12b, {said}" in printed
-    assert "rent this llama-3.1-8b: 1 $1.09" in printed  # and below it, in the same cell, `1 × l40s`
+    replicas, gpu, dollars = (large[name] for name in ("replicas", "gpu", "dollars_per_hour"))
+    more = f"${dollars:.2f} an hour, +{dollars / small['dollars_per_hour'] - 1:.0%} price."
+    assert f"Of gemma-3-12b, the cheapest fleet that was found to hold is {replicas} replica" in printed
+    assert f" of gemma-3-12b on {gpu}: {more}" in printed
+    assert f"rent this llama-3.1-8b: {small['replicas']} ${small['dollars_per_hour']:.2f}" in printed
 
 
 def test_a_model_is_ruled_out_only_where_all_that_the_limits_allow_fails():

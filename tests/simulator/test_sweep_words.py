@@ -3,6 +3,7 @@
 import datetime
 
 from simulator.prices import Price
+from simulator.step_times import how_far_off
 from simulator.study_effects import effects_on, front, measure_named
 from simulator.sweep_words import narrate, slo_in_words
 from tests.simulator.studies import made_up
@@ -149,7 +150,7 @@ def test_the_price_that_would_change_the_answer_is_told():
 def test_its_limits_are_told():
     prices = {"l40s": Price(1.5, "a list", datetime.date(2026, 9, 25))}
     assert said(pair({}, {}, prices=prices), "What it cannot know") == [
-        "Step times are a roofline of each GPU, not measurements: trust orders and ratios more than milliseconds.",
+        f"{how_far_off(['roofline'])} Trust orders and ratios more than milliseconds.",
         "Each point is one run with one seed: there is no interval, and small differences may be chance.",
         "Prices are those of a table of 2026-09-25, not yours: l40s $1.5 an hour.",
         "Cost is at the load of the trace: a GPU is paid for while it idles, too.",
