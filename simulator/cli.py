@@ -160,7 +160,7 @@ def _simulate(
     with RunProgress(scenario, shown=not as_json) as progress:
         result = run(progress.trace, progress.update)
     write_run(result, folder, with_report=not no_report)
-    for source in step_times_sources(result):
+    for source in step_times_sources(result.to_json()):
         print(f"kvplan: step times: {source}", file=sys.stderr)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

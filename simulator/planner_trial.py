@@ -22,13 +22,14 @@ from simulator.mistakes import MISTAKES
 from simulator.result import Result
 from simulator.scenario import Scenario
 from simulator.slo import Limit, Slo
+from simulator.step_times import step_times_sources
 from simulator.study_point import Point, read_once, why_another
 from simulator.table import Columns
 
 __all__ = ["Faster", "Trial", "answer", "answer_to", "result_of"]
 
 Floats = npt.NDArray[np.float64]
-_FORM = 2
+_FORM = 3
 """Of an outcome: another one makes earlier outcomes another trial's."""
 
 
@@ -133,6 +134,7 @@ def _measured(trial: Trial, result: Result) -> dict[str, Any]:
         "requests": {name: summary["requests"][name] for name in ("arrived", "finished", "rejected", "unfinished")},
         "rejected_reasons": summary["requests"]["rejected_reasons"],
         "hit_rate": summary["prefix_cache_hit_rate"],
+        "step_times": step_times_sources(result.to_json()),
     }
 
 

@@ -8,7 +8,7 @@ from simulator.planner import Candidate, Choice
 from simulator.planner_options import Server
 from simulator.planner_runs import Finding, FleetVerdict
 from simulator.planner_study import FleetPlan, Relief, binding
-from simulator.step_times import how_far_off
+from simulator.step_times import how_far_off, stand_ins
 from simulator.summary_table import format_number, format_seconds, format_share, listed
 
 __all__ = [
@@ -350,7 +350,13 @@ def cannot_know(plan: FleetPlan) -> list[str]:
     else:
         assumed = "The fleet is planned for this trace: for traffic like it, at its rate, and for no growth."
     chosen = dict.fromkeys(server.settings.get("step_times", "roofline") for server in plan.servers.values())
-    return [how_far_off(chosen), assumed, _prices_in_words(plan), _MONOTONE]
+    instead = stand_ins(
+        source
+        for verdict in plan.search.verdicts.values()
+        for outcome in getattr(verdict, "outcomes", ())
+        for source in outcome.get("step_times", ())
+    )
+    return [how_far_off(chosen) + instead, assumed, _prices_in_words(plan), _MONOTONE]
 
 
 def _prices_in_words(plan: FleetPlan) -> str:

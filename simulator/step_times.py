@@ -1,19 +1,19 @@
 """Which model of step times a server gets: what `--step-times` asks for."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from models_configs import Model
 from simulator.efficiencies import Efficiencies, efficiencies_of
 from simulator.hardware import Gpu
 from simulator.latency import STATED, ConstantStepTimes, StepTimes
-from simulator.result import Result
 from simulator.roofline import ROOFLINE, Roofline
 from simulator.scenario import Scenario, ScenarioError
 from simulator.summary_table import listed
 
-__all__ = ["calibration_at", "how_far_off", "step_times_of", "step_times_sources"]
+__all__ = ["calibration_at", "how_far_off", "stand_ins", "step_times_of", "step_times_sources"]
 
 BUILT_IN = ("roofline", "silicon")
 """Models of step times that need no file."""
@@ -51,11 +51,20 @@ def step_times_of(scenario: Scenario, model: Model, gpu: Gpu | None) -> StepTime
     return Roofline(model, gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype, efficiencies, source)
 
 
-def step_times_sources(result: Result) -> list[str]:
-    """Where the step times of a run's servers are from, where that is neither the roofline nor stated: a line each."""
-    servers = [replica["capacity"] for replica in result.summary.get("replicas", [])] or [result.capacity]
-    sources = dict.fromkeys(server["step_times"] for server in servers)
+def step_times_sources(run: Mapping[str, Any]) -> list[str]:
+    """Where the step times of a run's servers are from, where that is neither the roofline nor stated: a line each.
+
+    `run`: as `Result.to_json` has it.
+    """
+    servers = [replica["capacity"] for replica in run.get("replicas", [])] or [run["capacity"]]
+    sources = dict.fromkeys(server.get("step_times", ROOFLINE) for server in servers)
     return [source for source in sources if source not in {ROOFLINE, STATED}]
+
+
+def stand_ins(sources: Iterable[str]) -> str:
+    """What a report adds where something else stood in for what was asked for; nothing where nothing did."""
+    found = [source for source in dict.fromkeys(sources) if ": " in source or "; " in source]
+    return f" In part they are {'; '.join(found)}." if found else ""
 
 
 def how_far_off(chosen: Iterable[str]) -> str:

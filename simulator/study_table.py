@@ -14,6 +14,7 @@ import numpy as np
 from simulator.binding import Binding, most_common_binding
 from simulator.measures import MEASURES, measures_of
 from simulator.prices import Price
+from simulator.step_times import step_times_sources
 from simulator.study_file import Study, StudyPoint
 from simulator.study_settings import named, shown
 from simulator.table import write_parquet
@@ -42,6 +43,8 @@ class Row:
     """What seems to bind it."""
     meets_slo: bool | None = None
     """None: the study has no SLO, or it did not finish."""
+    step_times: tuple[str, ...] = ()
+    """Where they are from, where that is neither the roofline nor stated."""
 
     @property
     def has_finished(self) -> bool:
@@ -162,6 +165,7 @@ def _row(study: Study, number: int, point: StudyPoint, outcome: Mapping[str, Any
         measures=measures_of(run, prices),
         binding=most_common_binding(run, run["scenario"]),
         meets_slo=_meets(study.slo, run) if study.slo else None,
+        step_times=tuple(step_times_sources(run)),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from simulator.binding import Binding
 from simulator.measures import COST, Measure
-from simulator.step_times import how_far_off
+from simulator.step_times import how_far_off, stand_ins
 from simulator.study_effects import Effect, best_of, cost_measure, effects_on, front, measure_named
 from simulator.study_settings import mistake_in, shown
 from simulator.study_table import SEED, Row, StudyTable
@@ -252,7 +252,8 @@ def _limits(table: StudyTable) -> Iterator[str]:
         yield "Every step took the stated time: speeds of GPUs are not in it."
     else:
         chosen = (point.settings.get("step_times", "roofline") for point in table.study.points)
-        yield f"{how_far_off(dict.fromkeys(map(str, chosen)))} Trust orders and ratios more than milliseconds."
+        instead = stand_ins(source for row in table.finished for source in row.step_times)
+        yield f"{how_far_off(dict.fromkeys(map(str, chosen)))}{instead} Trust orders and ratios more than milliseconds."
     yield _seeds(table)
     if table.prices:
         dates = sorted({str(price.date) for price in table.prices.values() if price.date is not None})
