@@ -1,4 +1,6 @@
-"""What asking for step times costs within a replay: the mean CPU time of a call, by model of step times.
+"""What asking for step times costs within a replay: the mean time of a call, by model of step times.
+
+On a quiet machine: it is read off the clock.
 
 python -m benchmarks.step_times
 python -m benchmarks.step_times --model gpt-oss-120b --gpu h200 -tp 2
@@ -6,7 +8,7 @@ python -m benchmarks.step_times --model gpt-oss-120b --gpu h200 -tp 2
 
 import argparse
 from collections.abc import Iterator
-from time import thread_time
+from time import perf_counter
 
 from benchmarks.tables import Row, add_server, print_table, server_of
 from simulator.batch import Batch
@@ -33,9 +35,9 @@ class Timed:
 
     def durations_s(self, batch: Batch) -> list[float]:
         """As asked for."""
-        start_s = thread_time()
+        start_s = perf_counter()
         durations_s = self._asked.durations_s(batch)
-        self.seconds += thread_time() - start_s
+        self.seconds += perf_counter() - start_s
         self.num_calls += 1
         self.num_steps += len(durations_s)
         return durations_s
@@ -59,9 +61,9 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         deployment = deploy(server_of(arguments, step_times=name, num_requests=NUM_REQUESTS, **TRAFFIC))
         timed = Timed(deployment.step_times)
         deployment.__dict__["step_times"] = timed
-        start_s = thread_time()
+        start_s = perf_counter()
         simulate_on(deployment, workload_of(deployment.scenario))
-        share = timed.seconds / (thread_time() - start_s)
+        share = timed.seconds / (perf_counter() - start_s)
         microseconds = 1e6 * timed.seconds / timed.num_calls
         yield timed.source, f"{timed.num_calls:,}", f"{timed.num_steps:,}", f"{microseconds:.1f}", f"{share:.0%}"
 

@@ -1,5 +1,8 @@
 """Step times from tables of kernels: which kernels a step runs, and how long each takes."""
 
+from collections.abc import Callable
+from functools import cache
+
 from simulator.batch import Batch
 from simulator.efficiencies import Efficiencies
 from simulator.kernel_tables import Kernels
@@ -20,6 +23,7 @@ class KernelStepTimes:
         self._kernels = kernels
         self._peaks = peaks
         self._step_s, self._request_s = efficiencies.step_s, efficiencies.request_s
+        self._decodes_s: Callable[[int], float] = cache(self._decodes_without_attention_s)
         self.source = source
         """Where the times are from, in words."""
 
@@ -29,8 +33,7 @@ class KernelStepTimes:
         The first and the last are looked up; in between contexts grow linearly, and so does the time.
         """
         num_decodes, num_steps = batch.num_decodes, batch.num_steps
-        fixed_s = self._step_s + (num_decodes + len(batch.prefill_chunks)) * self._request_s
-        fixed_s += self._without_decode_attention_s(batch)
+        fixed_s = self._with_prompts_s(batch) if batch.prefill_chunks else self._decodes_s(num_decodes)
         if not num_decodes:
             return [fixed_s] * num_steps
         first_s = fixed_s + self._decode_attention_s(batch, 0)
@@ -44,11 +47,16 @@ class KernelStepTimes:
         """Seconds that no schedule of this work can do without, at the hardware's peaks."""
         return self._peaks.least_s(work)
 
-    def _without_decode_attention_s(self, batch: Batch) -> float:
+    def _decodes_without_attention_s(self, num_decodes: int) -> float:
+        fixed_s = self._step_s + num_decodes * self._request_s
+        return fixed_s + self._kernels.decode.at(num_decodes) + self._kernels.logits.at(num_decodes)
+
+    def _with_prompts_s(self, batch: Batch) -> float:
+        """All but the attention of decodes."""
         kernels, chunks = self._kernels, batch.prefill_chunks
-        if not chunks:
-            return kernels.decode.at(batch.num_decodes) + kernels.logits.at(batch.num_decodes)
-        seconds = kernels.prefill.at(batch.num_tokens) + kernels.logits.at(batch.num_decodes + len(chunks))
+        num_requests = batch.num_decodes + len(chunks)
+        seconds = self._step_s + num_requests * self._request_s
+        seconds += kernels.prefill.at(batch.num_tokens) + kernels.logits.at(num_requests)
         attention = kernels.prefill_attention
         for num_new, num_computed in chunks:
             seconds += attention.along(num_new).at(num_computed)

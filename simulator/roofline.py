@@ -9,8 +9,9 @@ overlap in part only); the kinds follow one another, so their times add up.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 
 from models_configs import Everything, Layer, MixingCost, Model, Reach, Routing
@@ -22,6 +23,8 @@ from simulator.latency import Work
 
 __all__ = ["ROOFLINE", "Roofline"]
 
+MOST_SIZES = 1 << 14
+"""Numbers of tokens and requests of a step that are remembered: a server sees the same again and again."""
 ROOFLINE = "roofline"
 """Where step times are from that have default efficiencies."""
 
@@ -180,6 +183,7 @@ class Roofline:
         self._link_token_s, self._link_row_s = self._link_seconds(model)
         self._fixed_parts_s = self._fixed_seconds(model)
         self._fixed_s = sum(self._fixed_parts_s.values())
+        self._rest_s: Callable[[int, int], float] = lru_cache(MOST_SIZES)(self._without_attention_s)
 
     def durations_s(self, batch: Batch) -> list[float]:
         """How long each step of the batch takes: [batch.num_steps], seconds.
@@ -223,13 +227,7 @@ class Roofline:
     def _first_step_s(self, batch: Batch) -> float:
         num_decodes = batch.num_decodes
         num_requests = num_decodes + len(batch.prefill_chunks)
-        num_tokens = batch.num_tokens
-        # every scheduled request gets logits for its last token, even where the prompt goes on
-        seconds = self._fixed_s + self._dense.seconds(num_tokens) + self._logits.seconds(num_requests)
-        seconds += num_tokens * (self._link_token_s + self._scan_token_s)
-        seconds += num_requests * (self._link_row_s + self._state_request_s + self._efficiencies.request_s)
-        for experts in self._experts:
-            seconds += experts.seconds(num_tokens)
+        seconds = self._rest_s(batch.num_tokens, num_requests)
         if batch.prefill_chunks:
             for stage in self._attention:
                 seconds += stage.prefill_s(batch.prefill_chunks)
@@ -238,6 +236,16 @@ class Roofline:
             context_tokens = (batch.decode_context_tokens, *batch.decode_window_tokens)
             for stage, before in zip(self._attention, context_tokens, strict=True):
                 seconds += (before + num_decodes) * stage.decode_seconds_per_token  # each sees itself too
+        return seconds
+
+    def _without_attention_s(self, num_tokens: int, num_requests: int) -> float:
+        """What does not depend on contexts."""
+        # every scheduled request gets logits for its last token, even where the prompt goes on
+        seconds = self._fixed_s + self._dense.seconds(num_tokens) + self._logits.seconds(num_requests)
+        seconds += num_tokens * (self._link_token_s + self._scan_token_s)
+        seconds += num_requests * (self._link_row_s + self._state_request_s + self._efficiencies.request_s)
+        for experts in self._experts:
+            seconds += experts.seconds(num_tokens)
         return seconds
 
     def parts_s(self, batch: Batch) -> dict[str, float]:
