@@ -171,6 +171,11 @@ class Model:
         for layer in self.layers:
             yield from layer.routings(self.element_bytes, tensor_parallel)
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether a layer routes tokens to experts."""
+        return any(True for _ in self.routings())
+
     def shared_weights(self, tensor_parallel: int = 1) -> tuple[StoredWeights, ...]:
         """The layers' weights on one rank that every token passes, one entry a format; None: as `dtype` has them.
 

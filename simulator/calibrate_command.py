@@ -38,6 +38,8 @@ OF_A_REPLAY = (
 class _Found:
     """A fit, and what it was fitted to."""
 
+    start: Efficiencies
+    """Those of the server as it comes: what the measurements do not tell stays at these."""
     fit: Fit
     spans: Spans
     measured: Literal["steps", "request stamps"]
@@ -86,12 +88,12 @@ def _found(file: Path, scenario: Scenario, server: Server, first: int | None) ->
     roofline_of: RooflineOf = partial(
         Roofline, server.model, server.gpu, scenario.tensor_parallel_size, scenario.kv_cache_dtype
     )
-    start = efficiencies_of(server.gpu, async_scheduling=True)
+    start = efficiencies_of(server.gpu, async_scheduling=scenario.async_scheduling)
     if file.suffix == ".csv":
         _refuse_replay_settings(scenario, first)
         spans = read_steps(file, server.model)
         fit = fit_efficiencies(roofline_of, spans, start)
-        return _Found(fit, spans, "steps", _notes(fit))
+        return _Found(start, fit, spans, "steps", _notes(fit))
     readers = {".jsonl": read_request_stamps, ".json": read_bench_result}
     if file.suffix not in readers:
         raise ScenarioError(f"{file}: must end in .csv (steps), .jsonl (request stamps) or .json (vllm bench serve)")
@@ -100,7 +102,7 @@ def _found(file: Path, scenario: Scenario, server: Server, first: int | None) ->
     notes = _notes(stamps.fit)
     if not stamps.has_settled:
         notes.append(f"replay and fit did not settle in {stamps.num_rounds} rounds: do the server's flags fit?")
-    return _Found(stamps.fit, stamps.spans, "request stamps", notes)
+    return _Found(start, stamps.fit, stamps.spans, "request stamps", notes)
 
 
 def _refuse_replay_settings(scenario: Scenario, first: int | None) -> None:
@@ -171,10 +173,8 @@ def _print(calibration: Calibration, found: _Found, files: Sequence[Path]) -> No
     for name in PRICED:
         value = _shown(name, calibration.efficiencies)
         why = found.fit.kept.get(name)
-        table.add_row(name, _shown(name, Efficiencies()), "" if why else value, f"kept: {why}" if why else "")
-    table.add_row(
-        "matmul_overlap", *(f"{each.matmul_overlap:g}" for each in (Efficiencies(), calibration.efficiencies))
-    )
+        table.add_row(name, _shown(name, found.start), "" if why else value, f"kept: {why}" if why else "")
+    table.add_row("matmul_overlap", *(f"{each.matmul_overlap:g}" for each in (found.start, calibration.efficiencies)))
     console.print(table)
     for note in found.notes:
         console.print(f"! {note}", style="yellow")

@@ -1,6 +1,7 @@
 """Which measured kernels stand for a model: its own, or those of the nearest by shape, times the ratio of rooflines."""
 
 from collections.abc import Callable
+from functools import cache
 from math import log
 
 from models_configs import Model, UnknownModelError, find_model
@@ -34,9 +35,11 @@ def silicon_step_times(
 ) -> StepTimes:
     """Step times from measured kernels as far as there are some; `source` says which."""
     server = (gpu, tensor_parallel, kv_cache_dtype)
+    if not has_tables(gpu):
+        return Roofline(model, *server, efficiencies, f"{ROOFLINE}: there are no measured kernels on {gpu.name}")
     peaks = Roofline(model, *server, Efficiencies.at_peak())
     missing = f"there are no measured kernels of {model.name}"
-    for known_as in _names_of(model) if has_tables(gpu) else ():
+    for known_as in _names_of(model):
         try:
             kernels = measured_kernels(model, known_as, *server, expert_parallel=expert_parallel)
         except NoKernelsError as error:
@@ -44,7 +47,7 @@ def silicon_step_times(
             continue
         return KernelStepTimes(kernels, peaks, efficiencies, f"measured kernels of {known_as} on {gpu.name}")
     ours = _Parts(model, Roofline(model, *server, efficiencies))
-    for near, known_as in _nearest(model, tensor_parallel) if has_tables(gpu) else ():
+    for near, known_as in _nearest(model, tensor_parallel):
         try:
             kernels = measured_kernels(near, known_as, *server, expert_parallel=expert_parallel)
         except NoKernelsError:
@@ -52,8 +55,6 @@ def silicon_step_times(
         scaled = _scaled(kernels, ours, _Parts(near, Roofline(near, *server, efficiencies)))
         source = f"measured kernels of {known_as} on {gpu.name}, times the ratio of rooflines: {missing}"
         return KernelStepTimes(scaled, peaks, efficiencies, source)
-    if not has_tables(gpu):
-        missing = f"there are no measured kernels on {gpu.name}"
     return Roofline(model, *server, efficiencies, f"{ROOFLINE}: {missing}")
 
 
@@ -72,6 +73,7 @@ def _shape(model: Model) -> tuple[object, ...]:
     return *sizes, tuple(model.mixing_costs(model.kv_cache_options()))
 
 
+@cache
 def _known(known_as: str) -> Model | None:
     try:
         return find_model(known_as)
@@ -93,7 +95,7 @@ def _nearest(model: Model, tensor_parallel: int) -> list[tuple[Model, str]]:
 def _kind(model: Model) -> tuple[bool, bool]:
     """Whether it has routed experts, and whether some layers keep states."""
     options = model.kv_cache_options()
-    return any(True for _ in model.routings()), any(cost.bytes_per_request for cost in model.mixing_costs(options))
+    return model.has_experts, any(cost.bytes_per_request for cost in model.mixing_costs(options))
 
 
 def _distance(one: Model, other: Model) -> float:

@@ -16,7 +16,7 @@ from simulator.progress import PointsProgress
 from simulator.run_folder import check_folder, write_whole
 from simulator.scenario import ScenarioError
 from simulator.validation import plots_rtx4090, plots_sample
-from simulator.validation.page import rtx4090_section, sample_section, title
+from simulator.validation.page import MEASURES, error_cells, measure_rows, rtx4090_section, sample_section, title
 from simulator.validation.plots_rtx4090 import draw_series
 from simulator.validation.plots_sample import draw_errors, draw_sample
 from simulator.validation.rtx4090 import WAYS, Rtx4090Run, validate
@@ -97,9 +97,8 @@ def _replay_rtx4090(data: Path, page: _Page, console: Console) -> None:
     picture = page.write("rtx4090.png", as_png(partial(draw_series, shown), plots_rtx4090.HEIGHT_INCHES))
     page.sections.append(rtx4090_section(found, picture))
     table = Table("One run on an RTX 4090", "measured", *found, box=None, pad_edge=False)
-    for number, measure in enumerate(shown.measures):
-        errors = (f"{each.measures[number].error:+.1%}" for each in found.values())
-        table.add_row(measure.name, f"{measure.measured:,.4g} {measure.unit}", *errors)
+    for row in measure_rows(found):
+        table.add_row(*row)
     console.print(table)
 
 
@@ -133,10 +132,7 @@ def _print_errors(console: Console, step_times: str, table: pd.DataFrame) -> Non
     """Of the groups that are not one model."""
     shown = Table(f"Published sample, {step_times}", "rows", "median error", "p90", "bias", box=None, pad_edge=False)
     tested = table[~table["is_fitted_on"]]
-    for measure in ("tpot", "ttft"):
+    for measure, name in MEASURES:
         for group in group_errors(tested, measure)[:2]:
-            shown.add_row(
-                f"{measure.upper()}, {group.name}", f"{group.num_rows:,}", f"{group.median:.1%}", f"{group.p90:.1%}",
-                f"{group.bias:+.1%}",
-            )  # fmt: skip
+            shown.add_row(f"{name}, {group.name}", *error_cells(group))
     console.print(shown)

@@ -8,9 +8,9 @@ from importlib.metadata import version
 import pandas as pd
 
 from simulator.validation.rtx4090 import Validation
-from simulator.validation.sample_errors import group_errors
+from simulator.validation.sample_errors import GroupErrors, group_errors
 
-__all__ = ["rtx4090_section", "sample_section", "title"]
+__all__ = ["MEASURES", "error_cells", "measure_rows", "rtx4090_section", "sample_section", "title"]
 
 MEASURES = (("tpot", "TPOT"), ("ttft", "TTFT"))
 
@@ -22,14 +22,21 @@ def title() -> str:
 
 def rtx4090_section(found: Mapping[str, Validation], picture: str) -> str:
     """Each figure of the run as measured, and its error with each way to step times."""
-    first = next(iter(found.values()))
-    rows = [("", "measured", *found)]
-    for number, measure in enumerate(first.measures):
-        errors = (f"{each.measures[number].error:+.1%}" for each in found.values())
-        rows.append((measure.name, f"{measure.measured:,.4g} {measure.unit}", *errors))
+    rows = [("", "measured", *found), *measure_rows(found)]
     rows.append(("Preemptions", "not known", *(f"{each.num_preemptions:,}" for each in found.values())))
     heading, image = "## One run on an RTX 4090\n", f"![Running requests and KV cache usage]({picture})\n"
     return "\n".join([heading, *_table(rows), "", image])
+
+
+def measure_rows(found: Mapping[str, Validation]) -> Iterator[tuple[str, ...]]:
+    """Of each figure its name, what was measured, and the error with each way to step times."""
+    for same in zip(*(each.measures for each in found.values()), strict=True):
+        yield same[0].name, f"{same[0].measured:,.4g} {same[0].unit}", *(f"{measure.error:+.1%}" for measure in same)
+
+
+def error_cells(group: GroupErrors) -> tuple[str, str, str, str]:
+    """How many rows, their median error, its 90th percentile and the bias."""
+    return f"{group.num_rows:,}", f"{group.median:.1%}", f"{group.p90:.1%}", f"{group.bias:+.1%}"
 
 
 def sample_section(
@@ -59,7 +66,7 @@ def _counts(what: str, counted: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 def _error_rows(table: pd.DataFrame, measure: str) -> Iterator[tuple[str, ...]]:
     yield "", "rows", "median error", "p90", "bias"
     for group in group_errors(table, measure):
-        yield group.name, f"{group.num_rows:,}", f"{group.median:.1%}", f"{group.p90:.1%}", f"{group.bias:+.1%}"
+        yield group.name, *error_cells(group)
 
 
 def _table(rows: Iterable[Sequence[str]]) -> Iterator[str]:

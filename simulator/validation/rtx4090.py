@@ -105,9 +105,10 @@ class Rtx4090Run:
         """Requests and their stamps, with the prefixes that they share."""
         run = read_request_stamps(self.data / RUN / "requests.jsonl")
         lines = (self.data / PREFIXES).read_text(encoding="utf-8").splitlines()
+        prefix_ids = [json.loads(line)["hash_ids"] for line in lines]
         requests = [
-            replace(request, prefix_ids=tuple(json.loads(line)["hash_ids"][: request.prompt_tokens // 16]))
-            for request, line in zip(run.requests, lines, strict=True)
+            replace(request, prefix_ids=tuple(ids[: request.prompt_tokens // PREFIX_BLOCK_TOKENS]))
+            for request, ids in zip(run.requests, prefix_ids, strict=True)
         ]
         return MeasuredRun(tuple(requests), run.stamps)
 
@@ -212,4 +213,4 @@ WAYS: dict[str, Callable[[Rtx4090Run], StepTimes]] = {
     "roofline fitted to the first 100 requests": _fitted_to_stamps,
     "roofline as it comes": _defaults,
 }
-"""Ways to step times that none of the compared figures went into; the last is that of another GPU."""
+"""Ways to step times that none of the compared figures went into: the last has this GPU's constants."""

@@ -34,12 +34,10 @@ def sample_table(points: Mapping[Point, Sequence[Row]], outcomes: Mapping[Point,
     rows = [
         {
             "id": row.id,
-            "model": point.model,
             "weights": row.weights or "bf16",
-            "gpu": point.gpu,
             "vllm_version": row.version,
             **point._asdict(),
-            "has_experts": any(True for _ in find_model(point.model).routings()),
+            "has_experts": find_model(point.model).has_experts,
             "is_fitted_on": is_fitted_on(row),
             "step_times": outcome.source,
             "measured_ttft_s": row.ttft_s,

@@ -172,8 +172,8 @@ def _why_not(fields: Mapping[str, str]) -> str:
     if fields["attention_dp_size"] not in {"", "1"}:
         return "attention is data-parallel, which is not modelled"
     stored = STORED[fields["model_path"], fields["gemm_quant_mode"]]
-    has_experts = any(True for _ in find_model(stored.model).routings())
-    if has_experts and int(fields["moe_tp_size"]) * int(fields["moe_ep_size"]) != int(fields["tp_size"]):
+    num_expert_gpus = int(fields["moe_tp_size"] or 1) * int(fields["moe_ep_size"] or 1)
+    if find_model(stored.model).has_experts and num_expert_gpus != int(fields["tp_size"]):
         return "experts are on more GPUs than attention"
     return ""
 
